@@ -8,10 +8,16 @@
 #include "vault.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "text.h"
 
 /* --- registers --- */
 
@@ -101,6 +107,45 @@ void vault_free(void *p, size_t n)
 	}
 	explicit_bzero(p, n);
 	(void)munmap(p, whole_pages(n)); /* unlocks, too */
+}
+
+/* --- files --- */
+
+static int check_file(int fd, char *why, size_t n)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return text_fail(why, n, -errno, "%s", strerror(errno));
+	if (!S_ISREG(st.st_mode))
+		return text_fail(why, n, -EPERM, "is no regular file");
+	if ((st.st_mode & S_IRWXO) != 0)
+		return text_fail(
+			why, n, -EPERM,
+			"has mode %04o, others than its owner and group have access: chmod o= it",
+			(unsigned)(st.st_mode & 07777));
+	return 0;
+}
+
+int vault_read(const char *path, void *ret, size_t room, size_t *ret_bytes, char *why, size_t n)
+{
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	ssize_t got = 1;
+	int r;
+
+	if (fd < 0)
+		return text_fail(why, n, -errno, "%s", strerror(errno));
+	r = check_file(fd, why, n);
+	*ret_bytes = 0;
+	while (r == 0 && got > 0 && *ret_bytes < room) {
+		got = read(fd, (uint8_t *)ret + *ret_bytes, room - *ret_bytes);
+		if (got > 0)
+			*ret_bytes += (size_t)got;
+		else if (got < 0)
+			r = text_fail(why, n, -errno, "%s", strerror(errno));
+	}
+	(void)close(fd);
+	return r;
 }
 
 /*

@@ -28,6 +28,10 @@ void *vault_buffer(size_t n);       /* zeroed, not locked: for bytes that pass *
 void vault_free(void *p, size_t n); /* wipes and frees either kind; p may be NULL */
 /* Leaves the whole pages of a mapping out of dumps from now on. */
 void vault_hide(void *p, size_t n);
+/* Reads as many bytes of a file with a secret as fit. The path may lead to a FIFO: it does not
+ * wait. 0, or -errno with the reason in words that follow the path: -EPERM, it is no regular file,
+ * or others than its owner and group have access. */
+int vault_read(const char *path, void *ret, size_t room, size_t *ret_bytes, char *why, size_t n);
 /* Zeroes this thread's vector registers. Call it after a secret was read, copied or computed with.
  * It takes a few cycles; the ABI does not preserve these registers across a call. */
 void registers_forget(void);

@@ -9,10 +9,7 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "config_value.h"
 #include "base/log.h"
@@ -143,49 +140,14 @@ static int no_memory(const char *option, char *text, size_t n)
 	return text_fail(text, n, -ENOMEM, "[redis] %s: out of memory", option);
 }
 
-static int check_file(int fd, const char *option, const char *path, char *text, size_t n)
-{
-	struct stat st;
-
-	if (fstat(fd, &st) < 0)
-		return text_fail(text, n, -errno, "[redis] %s: %s: %s", option, path,
-				 strerror(errno));
-	if (!S_ISREG(st.st_mode))
-		return text_fail(text, n, -EPERM, "[redis] %s: %s is no regular file", option,
-				 path);
-	if ((st.st_mode & S_IRWXO) != 0)
-		return text_fail(
-			text, n, -EPERM,
-			"[redis] %s: %s has mode %04o, others than its owner and group have "
-			"access: chmod o= it",
-			option, path, (unsigned)(st.st_mode & 07777));
-	return 0;
-}
-
 /* Reads as many bytes of the file as fit. */
-static int read_file(const char *option, const char *path, uint8_t *ret, size_t room,
+static int read_file(const char *option, const char *path, void *ret, size_t room,
 		     size_t *ret_bytes, char *text, size_t n)
 {
-	/* not blocking: it might be a FIFO */
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	ssize_t got = 1;
-	int r;
+	char why[128];
+	const int r = vault_read(path, ret, room, ret_bytes, why, sizeof(why));
 
-	if (fd < 0)
-		return text_fail(text, n, -errno, "[redis] %s: %s: %s", option, path,
-				 strerror(errno));
-	r = check_file(fd, option, path, text, n);
-	*ret_bytes = 0;
-	while (r == 0 && got > 0 && *ret_bytes < room) {
-		got = read(fd, ret + *ret_bytes, room - *ret_bytes);
-		if (got > 0)
-			*ret_bytes += (size_t)got;
-		else if (got < 0)
-			r = text_fail(text, n, -errno, "[redis] %s: %s: %s", option, path,
-				      strerror(errno));
-	}
-	(void)close(fd);
-	return r;
+	return r ? text_fail(text, n, r, "[redis] %s: %s: %s", option, path, why) : 0;
 }
 
 /* The first line of the file. It may end as lines on Windows do. */

@@ -167,8 +167,7 @@ enum {
 	       "An engine copies pages of a GPU itself, by its CPU (\"staged\"), as "        \
 	       "kvtierd does not reach them; see the reason below and `kvtierctl clients`. " \
 	       "If CUDA IPC is refused, as between two users, use memory that has "          \
-	       "descriptors (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), or [gpu] "   \
-	       "mode = engine.")                                                             \
+	       "descriptors (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True).")            \
 	HEALTH(GPU_TIER, no_gpu_tier, warn,                                                  \
 	       "A GPU does not have the memory that [gpu] bytes asks for, and keeps no "     \
 	       "image: see the reason below; lower [gpu] bytes, or leave more free.")        \

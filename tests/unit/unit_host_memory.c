@@ -41,35 +41,11 @@ TEST(a_slab_must_fit)
 		       "lower slab_bytes", NULL);
 }
 
-TEST(slab_bytes_are_pages)
-{
-	const struct tier_conf none = { .bytes = 1 * MIB },
-			       odd = { .bytes = 1 * MIB, .slab_bytes = 65535 };
-	const struct tier_conf huge = { .bytes = 64 * MIB, .slab_bytes = 1 * MIB, .huge_pages = 2 };
-	const struct tier_conf large = { .bytes = 4 * GIB, .slab_bytes = 2 * GIB };
-
-	expect_refusal(&none, &plenty, -EINVAL, "[host] slab_bytes = 0", "4K", NULL);
-	expect_refusal(&odd, &plenty, -EINVAL, "[host] slab_bytes = 65535", "4K", NULL);
-	expect_refusal(&huge, &plenty, -EINVAL, "[host] slab_bytes = 1M", "2M", "huge_pages", NULL);
-	expect_refusal(&large, &plenty, -EINVAL, "[host] slab_bytes = 2G", "1G", NULL);
-}
-
 TEST(slabs_are_counted_in_16_bits)
 {
 	const struct tier_conf conf = { .bytes = 65536 * 64 * KIB, .slab_bytes = 64 * KIB };
 
 	expect_refusal(&conf, &plenty, -EINVAL, "65536 slabs", "65535", "raise slab_bytes", NULL);
-}
-
-TEST(a_nodes_share_holds_a_slab)
-{
-	const struct tier_conf conf = { .bytes = 65 * MIB,
-					.slab_bytes = 64 * MIB,
-					.n_nodes = 2,
-					.nodes = { { 0, 64 * MIB }, { 1, 1 * MIB } } };
-
-	expect_refusal(&conf, &plenty, -EINVAL, "[host] bytes = 1M", "node 1", "slab_bytes = 64M",
-		       NULL);
 }
 
 TEST(auto_is_a_quarter_of_what_is_left)

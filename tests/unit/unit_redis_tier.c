@@ -602,32 +602,5 @@ LARGE_IMAGES(cancel_and_close_end_what_is_being_packed)
 	kit_stop(&kit);
 }
 
-/* --- configuration --- */
-
-static void refused(const char *what, const char *words)
-{
-	const struct tier_conf conf = { .redis = &kit.conf };
-	struct tier *tier;
-
-	assert_int_equal(tier_open(TIER_REDIS, &conf, kit.loop, &tier, kit.text, sizeof(kit.text)),
-			 -EINVAL);
-	if (!strstr(kit.text, words) || !strstr(kit.text, "[redis]"))
-		fail_msg("%s: \"%s\" has no \"%s\"", what, kit.text, words);
-}
-
-NOT_STARTED(wrong_options_are_named)
-{
-	refused("no endpoint", "endpoints");
-	kit.conf.n_endpoints = 1;
-	kit.conf.endpoints[0] = "nowhere";
-	refused("no port", "nowhere");
-	kit.conf.endpoints[0] = "::1:6379";
-	refused("v6 without brackets", "::1:6379");
-	kit.conf.endpoints[0] = "[::1]:6379";
-	kit.conf.n_endpoints = 2;
-	kit.conf.endpoints[1] = "[::1]:6379";
-	refused("twice", "twice");
-}
-
 TEST_GROUP(start_server, stop_server);
 TEST_FIRST(redis_needed());

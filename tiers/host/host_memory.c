@@ -72,8 +72,6 @@ enum {
 	CLASS_DISPLAY = 0x03, /* the first byte of three: VGA controllers, 3D controllers */
 };
 
-#define MAX_SLAB_BYTES (1ull << 30)
-
 enum slab_state { SLAB_COLD, SLAB_READY, SLAB_LOST, SLAB_TAKEN };
 
 /* --- does it fit this machine? --- */
@@ -97,31 +95,13 @@ static struct size_text size_text(uint64_t bytes)
 	return ret;
 }
 
+/* What config.c cannot know before `auto` is a number. */
 static int check_shape(const struct tier_conf *conf, char *text, size_t n)
 {
-	const uint64_t page = conf->huge_pages == 2 ? HUGE_PAGE : PAGE;
-
-	assert(conf->huge_pages <= 2);
-	if (conf->slab_bytes == 0 || conf->slab_bytes % page)
-		return text_fail(text, n, -EINVAL,
-				 "[host] slab_bytes = %s is not a multiple of %s%s",
-				 size_text(conf->slab_bytes).s, size_text(page).s,
-				 conf->huge_pages == 2 ?
-					 ", the page size of [host] huge_pages = 2m" :
-					 "");
-	if (conf->slab_bytes > MAX_SLAB_BYTES)
-		return text_fail(text, n, -EINVAL,
-				 "[host] slab_bytes = %s is more than the limit, %s",
-				 size_text(conf->slab_bytes).s, size_text(MAX_SLAB_BYTES).s);
+	assert(conf->huge_pages <= 2 && conf->slab_bytes > 0 &&
+	       conf->slab_bytes % (conf->huge_pages == 2 ? HUGE_PAGE : PAGE) == 0);
 	for (uint32_t i = 0; i < conf->n_nodes; i++)
-		if (conf->nodes[i].bytes < conf->slab_bytes)
-			return text_fail(
-				text, n, -EINVAL,
-				"[host] bytes = %s of NUMA node %" PRId32
-				" is less than one slab ([host] slab_bytes = %s): give the node "
-				"more, or lower slab_bytes",
-				size_text(conf->nodes[i].bytes).s, conf->nodes[i].node,
-				size_text(conf->slab_bytes).s);
+		assert(conf->nodes[i].bytes >= conf->slab_bytes);
 	if (conf->bytes < conf->slab_bytes)
 		return text_fail(
 			text, n, -EINVAL,
@@ -148,7 +128,7 @@ uint64_t host_limits_auto(const struct tier_conf *conf, const struct host_limits
 	if (conf->huge_pages == 2)
 		most = limits->free_huge_pages == UINT64_MAX ? 0 :
 							       limits->free_huge_pages * HUGE_PAGE;
-	if (most == UINT64_MAX || conf->slab_bytes == 0) /* not known: a slab is all we dare */
+	if (most == UINT64_MAX) /* not known: a slab is all we dare */
 		return conf->slab_bytes;
 	return most / AUTO_DIVISOR / conf->slab_bytes * conf->slab_bytes;
 }

@@ -23,7 +23,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
@@ -148,22 +147,15 @@ static int wrong_file(const char *option, const char *path, const char *why, int
 	return text_fail(text, n, -error, "[redis] %s: %s: %s", option, path, why);
 }
 
-/* secret: only its owner and group may have access. */
-static int check_file(const char *option, const char *path, bool secret, char *text, size_t n)
+/* OpenSSL would wait for the writer of a FIFO. */
+static int check_file(const char *option, const char *path, char *text, size_t n)
 {
-	char why[96];
 	struct stat st;
 
 	if (stat(path, &st) < 0)
 		return wrong_file(option, path, strerror(errno), errno, text, n);
-	if (!S_ISREG(st.st_mode))
-		return wrong_file(option, path, "is no regular file", EPERM, text, n);
-	if (!secret || (st.st_mode & S_IRWXO) == 0)
-		return 0;
-	(void)snprintf(why, sizeof(why),
-		       "has mode %04o, others than its owner and group have access: chmod o= it",
-		       (unsigned)(st.st_mode & 07777));
-	return wrong_file(option, path, why, EPERM, text, n);
+	return S_ISREG(st.st_mode) ? 0 :
+				     wrong_file(option, path, "is no regular file", EPERM, text, n);
 }
 
 /* Without this OpenSSL would ask for a passphrase on the terminal. */
@@ -189,7 +181,7 @@ static int trust(SSL_CTX *ssl, const char *ca_file, char *text, size_t n)
 
 	if (!ca_file[0])
 		return SSL_CTX_set_default_verify_paths(ssl) == 1 ? 0 : -ENOMEM;
-	r = check_file("tls_ca_file", ca_file, false, text, n);
+	r = check_file("tls_ca_file", ca_file, text, n);
 	if (r == 0 && SSL_CTX_load_verify_file(ssl, ca_file) != 1)
 		r = wrong_file("tls_ca_file", ca_file, openssl_words(), EINVAL, text, n);
 	return r;
@@ -197,30 +189,26 @@ static int trust(SSL_CTX *ssl, const char *ca_file, char *text, size_t n)
 
 /* The file is read here and not by OpenSSL, whose stdio buffer is neither wiped nor left out of
  * core dumps. */
-static bool use_key(SSL_CTX *ssl, const char *path)
+static int use_key(SSL_CTX *ssl, const char *path, char *text, size_t n)
 {
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	char *text = fd >= 0 ? vault_alloc(KEY_FILE_BYTES) : NULL;
+	char *pem = vault_alloc(KEY_FILE_BYTES), why[128] = "no memory";
 	EVP_PKEY *key = NULL;
-	ssize_t got = 1, n = 0;
 	BIO *bio = NULL;
-	bool good;
+	size_t bytes;
+	int r = pem ? vault_read(path, pem, KEY_FILE_BYTES, &bytes, why, sizeof(why)) : -ENOMEM;
 
-	while (text && got > 0 && n < KEY_FILE_BYTES) {
-		got = read(fd, text + n, (size_t)(KEY_FILE_BYTES - n));
-		n += got > 0 ? got : 0;
-	}
-	if (text && got >= 0)
-		bio = BIO_new_mem_buf(text, (int)n);
+	if (r == 0)
+		bio = BIO_new_mem_buf(pem, (int)bytes);
 	if (bio)
 		key = PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, NULL);
-	good = key && SSL_CTX_use_PrivateKey(ssl, key) == 1;
+	if (r)
+		(void)wrong_file("tls_key_file", path, why, 0, text, n);
+	else if (!key || SSL_CTX_use_PrivateKey(ssl, key) != 1)
+		r = wrong_file("tls_key_file", path, openssl_words(), EINVAL, text, n);
 	EVP_PKEY_free(key);
 	(void)BIO_free(bio);
-	vault_free(text, KEY_FILE_BYTES);
-	if (fd >= 0)
-		(void)close(fd);
-	return good;
+	vault_free(pem, KEY_FILE_BYTES);
+	return r;
 }
 
 static int present(SSL_CTX *ssl, const char *cert_file, const char *key_file, char *text, size_t n)
@@ -230,14 +218,12 @@ static int present(SSL_CTX *ssl, const char *cert_file, const char *key_file, ch
 	if (!cert_file[0])
 		return 0;
 	SSL_CTX_set_default_passwd_cb(ssl, no_passphrase);
-	r = check_file("tls_cert_file", cert_file, false, text, n);
+	r = check_file("tls_cert_file", cert_file, text, n);
 	if (r == 0 && SSL_CTX_use_certificate_chain_file(ssl, cert_file) != 1)
 		r = wrong_file("tls_cert_file", cert_file, openssl_words(), EINVAL, text, n);
-	if (r == 0)
-		r = check_file("tls_key_file", key_file, true, text, n);
 	ERR_clear_error();
-	if (r == 0 && !use_key(ssl, key_file))
-		r = wrong_file("tls_key_file", key_file, openssl_words(), EINVAL, text, n);
+	if (r == 0)
+		r = use_key(ssl, key_file, text, n);
 	/* OpenSSL has compared key and certificate only if they are of one kind. */
 	if (r == 0 && SSL_CTX_check_private_key(ssl) != 1)
 		r = wrong_file("tls_key_file", key_file, "not the key of tls_cert_file", EINVAL,
