@@ -111,7 +111,6 @@
 	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                       \
 	X(CU_STREAM_CAPTURE_MODE_RELAXED, 2)                      \
 	X(CU_EVENT_DISABLE_TIMING, 2)                             \
-	X(CU_EVENT_INTERPROCESS, 4)                               \
 	X(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, 1)                  \
 	X(CU_MEMORYTYPE_HOST, 1)                                  \
 	X(CU_MEMORYTYPE_DEVICE, 2)                                \
@@ -219,8 +218,6 @@
 	X(cuIpcGetMemHandle, 4010, (CUipcMemHandle *handle, CUdeviceptr ptr)) \
 	X(cuIpcOpenMemHandle, 11000, (CUdeviceptr *ptr, CUipcMemHandle handle, unsigned flags)) \
 	X(cuIpcCloseMemHandle, 4010, (CUdeviceptr ptr)) \
-	X(cuIpcGetEventHandle, 4010, (CUipcEventHandle *handle, CUevent event)) \
-	X(cuIpcOpenEventHandle, 4010, (CUevent *event, CUipcEventHandle handle)) \
 	X(cuMemGetAllocationGranularity, 10020, \
 	  (size_t *bytes, const CUmemAllocationProp *prop, \
 	   CUmemAllocationGranularity_flags option)) \
@@ -288,10 +285,6 @@ typedef struct CUipcMemHandle {
 	char reserved[64];
 } CUipcMemHandle;
 
-typedef struct CUipcEventHandle {
-	char reserved[64];
-} CUipcEventHandle;
-
 typedef struct CUmemFabricHandle {
 	unsigned char data[64];
 } CUmemFabricHandle;
@@ -342,7 +335,7 @@ typedef struct CUDA_MEMCPY2D {
 
 static_assert(sizeof(CUdevice) == 4 && sizeof(CUdeviceptr) == 8 && sizeof(CUresult) == 4, "");
 static_assert(sizeof(CUuuid) == 16, "");
-static_assert(sizeof(CUipcMemHandle) == 64 && sizeof(CUipcEventHandle) == 64, "");
+static_assert(sizeof(CUipcMemHandle) == 64, "");
 static_assert(sizeof(CUmemFabricHandle) == 64, "");
 static_assert(sizeof(CUmemAllocationProp) == 32, "");
 static_assert(offsetof(CUmemAllocationProp, location) == 8, "");

@@ -101,7 +101,7 @@ enum {
 	WIRE_MAX_ENTRIES = 1024,
 	WIRE_MIN_ARENA = 64,
 	WIRE_MAX_ARENA = 65536,
-	WIRE_MAX_EVENTS = 256, /* of a device, per connection; there are as many words */
+	WIRE_MAX_WORDS = 256,  /* of each kind, for a device of a connection */
 	WIRE_MAX_GROUPS = 128, /* groups of layers of one op */
 	/* allocations of one ALLOCS: as many descriptors as a packet can carry (SCM_MAX_FD) */
 	WIRE_MAX_ALLOCS = 253,
@@ -254,14 +254,14 @@ struct wire_segment {
 };
 static_assert(sizeof(struct wire_segment) == 56, "wire_segment");
 
-/* A connection sends it once for each device, before ops on the device's pages name an event or a
- * word. The packet has one fd: that of the words. The struct is followed by n_events handles of
- * interprocess events of that device, WIRE_HANDLE_BYTES each. Numbers of events and words begin
- * with 1; 0 means no event. */
+/* A connection sends it once for each device, before ops on the device's pages name a word. The
+ * packet has one fd: that of the words. */
 struct wire_order {
 	struct wire_head head;
 	uint8_t device[WIRE_UUID_BYTES];
-	uint32_t n_events; /* <= WIRE_MAX_EVENTS; 0: the driver shares no events, only words */
+	/* 0. An older library offers so many events, whose handles follow: it is refused, and then
+	 * sends the words alone */
+	uint32_t n_events;
 	uint32_t reserved; /* 0 */
 };
 static_assert(sizeof(struct wire_order) == 40, "wire_order");
@@ -285,10 +285,10 @@ static_assert(sizeof(struct wire_order_ok) == 32, "wire_order_ok");
  *		pages
  * The daemon believes only "not yet": a client that lies harms its own pages. */
 struct wire_words {
-	uint64_t ready[WIRE_MAX_EVENTS];
-	uint64_t done[WIRE_MAX_EVENTS];
-	uint64_t layers[WIRE_MAX_EVENTS];
-	uint64_t given[WIRE_MAX_EVENTS];
+	uint64_t ready[WIRE_MAX_WORDS];
+	uint64_t done[WIRE_MAX_WORDS];
+	uint64_t layers[WIRE_MAX_WORDS];
+	uint64_t given[WIRE_MAX_WORDS];
 };
 static_assert(sizeof(struct wire_words) == 8192, "wire_words");
 
@@ -406,8 +406,8 @@ struct wire_sqe {
 	uint16_t space; /* from SPACE_OK */
 	uint32_t n;     /* blocks, 1 .. arena_blocks (with a parent: arena_blocks - 1) */
 	uint64_t op_id; /* chosen by the client, not 0, unique among its outstanding ops */
-	/* the daemon's clock; 0 is invalid except for NOP and CANCEL. An op that waits for layers,
-	 * an event or a word of its client has a minute at most */
+	/* the daemon's clock; 0 is invalid except for NOP and CANCEL. An op that waits for layers
+	 * or a word of its client has a minute at most */
 	uint64_t deadline_ns;
 	uint32_t first;   /* arena slot of the first block */
 	int32_t priority; /* hint, -100 .. 100 */
@@ -419,13 +419,11 @@ struct wire_sqe {
 	uint64_t session; /* session, turn and ttl_s are hints: they act like */
 	uint32_t turn;    /* WIRE_HINT_RETAIN on the blocks that have status >= 0 */
 	uint32_t ttl_s;
-	/* no page may be touched before this event of the space's device, as it was recorded last;
-	 * 0: no event */
-	uint16_t event;
-	uint16_t word;   /* which of the words are the op's; 0: no words */
-	uint16_t groups; /* LOAD, STORE: how many layer groups; 0: no groups */
-	uint8_t action;  /* HINT: enum wire_hint_action; else 0 */
-	uint8_t scope;   /* HINT: enum wire_hint_scope; else 0 */
+	uint16_t reserved; /* 0 */
+	uint16_t word;     /* which of the words are the op's, from 1; 0: no words */
+	uint16_t groups;   /* LOAD, STORE: how many layer groups; 0: no groups */
+	uint8_t action;    /* HINT: enum wire_hint_action; else 0 */
+	uint8_t scope;     /* HINT: enum wire_hint_scope; else 0 */
 };
 static_assert(sizeof(struct wire_sqe) == 64, "wire_sqe");
 

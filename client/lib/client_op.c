@@ -278,19 +278,15 @@ static bool needs_groups(const struct op *op)
 	return op->hints.op == WIRE_OP_STORE && op->hints.groups > 0;
 }
 
-/* 0: the op's pages may be touched now. -EAGAIN: not yet. Another -errno: the op ends with it. */
-static int staged_ready(struct op *op)
+/* Whether the op's pages may be touched now. */
+static bool staged_ready(struct op *op)
 {
-	int rc;
-
-	if (op->reached)
-		return 0;
-	rc = op->ordered ? cuda_order_reached(op->order, op->id) : 1;
-	if (rc == 1 && needs_groups(op))
-		rc = op->given == op->hints.groups ||
-		     (op->order && cuda_order_all_given(op->order, op->id, op->hints.groups));
-	op->reached = rc == 1;
-	return rc == 1 ? 0 : rc ? rc : -EAGAIN;
+	if (!op->reached)
+		op->reached =
+			(!op->ordered || cuda_order_reached(op->order, op->id)) &&
+			(!needs_groups(op) || op->given == op->hints.groups ||
+			 (op->order && cuda_order_all_given(op->order, op->id, op->hints.groups)));
+	return op->reached;
 }
 
 static int staged_fill(const struct op *op, const struct range *range)
@@ -335,13 +331,8 @@ int op_stage(struct kvtier_client *c, struct op *op, uint64_t now)
 		op_finish(c, op, op->cancel ? -ECANCELED : -ETIMEDOUT);
 		return 0;
 	}
-	rc = staged_ready(op);
-	if (rc == -EAGAIN)
-		return rc;
-	if (rc) {
-		op_finish(c, op, rc);
-		return 0;
-	}
+	if (!staged_ready(op))
+		return -EAGAIN;
 	if (most > link->arena_blocks - 1)
 		most = link->arena_blocks - 1;
 	if (link->in_flight == link->cq_entries || arena_take(&staged->arena, 1, most, &range))

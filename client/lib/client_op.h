@@ -40,7 +40,7 @@ struct op {
 	struct wire_sqe hints;
 	enum op_state state;
 	bool staged;
-	struct cuda_order *order; /* KVTIER_CUDA: the events and words of its GPU */
+	struct cuda_order *order; /* KVTIER_CUDA: the words of its GPU */
 	bool ordered;             /* it waits for the work of a stream */
 	bool reached;             /* staged: that work is done, and all groups were given */
 	bool gives;               /* a store whose groups are given by a word of `order` */

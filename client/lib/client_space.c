@@ -545,7 +545,7 @@ static int send_close(struct kvtier_client *c, struct kvtier_space *space)
 	return rc;
 }
 
-/* The daemon knows the events and words of the space's GPU, or has refused them. */
+/* The daemon knows the words of the space's GPU, or has refused them. */
 static bool orders_told(const struct kvtier_space *space)
 {
 	return !space->order || space->staged || space->order->state == CUDA_ORDER_KNOWN ||
@@ -662,8 +662,7 @@ int spaces_reply(struct kvtier_client *c, const struct packet *packet)
 {
 	struct kvtier_space *space = NULL;
 
-	if (cuda_orders_reply(&c->orders, packet->head.type, packet->head.seq,
-			      packet->head.type == WIRE_ERROR ? packet->error.error : 0))
+	if (cuda_orders_reply(&c->orders, packet->head.type, packet->head.seq))
 		return 0;
 	for (size_t i = 0; i < KVTIER_MAX_SPACES && !space; i++)
 		if (c->spaces[i] && c->spaces[i]->seq == packet->head.seq &&

@@ -47,8 +47,7 @@ struct kvtier_space {
 	struct staged *staged;     /* NULL: its pages are shared, or it has no pages */
 	struct lent_layout *lent;  /* NULL: its pages are staged, or it has no pages */
 	struct populate *populate; /* of shared host memory; may be NULL */
-	/* KVTIER_CUDA, else NULL: the GPU's memory that has the pages, and the events and words of
-	 * that GPU */
+	/* KVTIER_CUDA, else NULL: the GPU's memory that has the pages, and the words of that GPU */
 	struct cuda_memory *cuda;
 	struct cuda_order *order;
 	struct cuda_busy busy; /* control */

@@ -123,16 +123,14 @@ static bool uses(const struct conn *c, const struct device *device)
 	return stream_order_find(c->client.orders, device) != NULL;
 }
 
-/* Whether it has regions or events that the device has lost. */
+/* Whether it has regions that the device has lost. */
 static bool has_void(const struct conn *c, const struct device *device)
 {
-	const struct stream_order *order = stream_order_find(c->client.orders, device);
-
 	for (uint32_t i = 0; i < WIRE_MAX_SPACES; i++)
 		if (c->client.mounts[i] && c->client.mounts[i]->device == device &&
 		    mount_is_void(c->client.mounts[i]))
 			return true;
-	return order && device_events_void(&order->events);
+	return false;
 }
 
 static bool uses_gpu(const struct conn *c)
@@ -145,16 +143,13 @@ static bool uses_gpu(const struct conn *c)
 	return false;
 }
 
-/* 0: the order is the connection's from now on. An error has text, and the order stays the
- * caller's: -EEXIST, the connection has one; -EBUSY, the device has lost it. */
+/* 0: the order is the connection's from now on. -EEXIST, with text: the connection has one, and the
+ * order stays the caller's. */
 static int take_order(struct conn *c, struct stream_order *order, char *text, size_t n)
 {
 	if (stream_order_find(c->client.orders, order->device))
 		return text_fail(text, n, -EEXIST,
 				 "order.device: this connection has an ORDER for it already");
-	if (device_events_void(&order->events))
-		return text_fail(text, n, -EBUSY,
-				 "order.device: the GPU failed meanwhile, and comes back");
 	order->next = c->client.orders;
 	c->client.orders = order;
 	return 0;

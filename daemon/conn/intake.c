@@ -179,11 +179,11 @@ static int take_allocs(struct intake *in)
 
 static int take_order(struct intake *in)
 {
-	struct proto_order m;
-	int r = proto_order(in->packet, in->n, in->n_fds, &m, in->text, sizeof(in->text));
+	uint8_t device[WIRE_UUID_BYTES];
+	int r = proto_order(in->packet, in->n, in->n_fds, device, in->text, sizeof(in->text));
 
 	if (r == 0)
-		r = stream_order_import(in->devices, &m, in->fds[0], &in->order, in->text,
+		r = stream_order_import(in->devices, device, in->fds[0], &in->order, in->text,
 					sizeof(in->text));
 	return r;
 }

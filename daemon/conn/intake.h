@@ -54,7 +54,7 @@ struct intake {
 	uint32_t version; /* of the wire; core's, set before the first packet is taken */
 	/* out */
 	/* 0: the rings are made; or the packet is a SPACE_OPEN, and mount has its regions; or an
-	 * ORDER, and order has its events and words; or an ALLOCS, and ranges has them.
+	 * ORDER, and order has its words; or an ALLOCS, and ranges has them.
 	 * -EAGAIN: it is over its limits for now, call again. -EPROTO: it breaks the protocol.
 	 * -ECONNRESET: there is no packet. Any other error: it is refused, and text says why;
 	 * -EMFILE: for want of a descriptor */

@@ -53,18 +53,9 @@ struct more_allocs {
 	bool first;
 };
 
-struct events {
-	struct import import; /* first */
-	uint32_t generation;  /* of the context that they are open in */
-	uint32_t n;
-	uint8_t handles[WIRE_MAX_EVENTS][WIRE_HANDLE_BYTES];
-	CUevent events[WIRE_MAX_EVENTS];
-};
-
 /* A request is first in what it asks about. */
 static_assert(offsetof(struct import, request) == 0 && offsetof(struct region, import) == 0 &&
-		      offsetof(struct more_allocs, import) == 0 &&
-		      offsetof(struct events, import) == 0,
+		      offsetof(struct more_allocs, import) == 0,
 	      "casts of a request, and release_left()");
 
 /* A call of the driver for an import, which gets the driver's words: 0 or -errno. */
@@ -507,46 +498,6 @@ static void release_now(struct cuda_gpu *gpu, struct cuda_request *request)
 	undo(gpu, (void *)request);
 }
 
-/* --- events --- */
-
-static void close_events(struct cuda_gpu *gpu, struct events *e)
-{
-	for (uint32_t i = 0; i < e->n; i++)
-		if (e->events[i] && gpu->state == CUDA_UP)
-			(void)CUDA_DO(gpu, cuEventDestroy, e->events[i]);
-}
-
-static void import_events_now(struct cuda_gpu *gpu, struct cuda_request *request)
-{
-	struct events *e = (void *)request;
-	CUipcEventHandle handle;
-	int error = cuda_context_need(gpu, e->import.text, sizeof(e->import.text));
-
-	for (uint32_t i = 0; i < e->n && error == 0; i++) {
-		memcpy(&handle, e->handles[i], sizeof(handle));
-		error = TRY(gpu, &e->import, cuIpcOpenEventHandle, &e->events[i], handle);
-		if (error)
-			error = -EOPNOTSUPP;
-	}
-	e->import.status = ask_again(gpu, error);
-	if (error) {
-		close_events(gpu, e);
-		return;
-	}
-	e->generation = gpu->generation;
-	gpu->users++;
-}
-
-static void release_events_now(struct cuda_gpu *gpu, struct cuda_request *request)
-{
-	struct events *e = (void *)request;
-
-	if (e->import.status || e->generation != gpu->generation || gpu->users == 0)
-		return;
-	gpu->users--;
-	close_events(gpu, e);
-}
-
 /* --- requests whose asker has left --- */
 
 static void *close_fd(void *arg)
@@ -591,12 +542,6 @@ static void import_allocs_left(struct cuda_gpu *gpu, struct cuda_request *reques
 	close_fds(p, close_elsewhere);
 	free(p->region);
 	free(p);
-}
-
-static void import_events_left(struct cuda_gpu *gpu, struct cuda_request *request)
-{
-	release_events_now(gpu, request);
-	free(request);
 }
 
 static void release_left(struct cuda_gpu *gpu, struct cuda_request *request)
@@ -749,37 +694,4 @@ void cuda_region_release(struct device *device, struct device_region *region)
 
 	release(cuda_gpu_of(device), &r->import.request, release_now);
 	region->own = NULL;
-}
-
-int cuda_events_import(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
-		       uint32_t n, struct device_events *ret, char *text, size_t text_bytes)
-{
-	struct events *e = calloc(1, sizeof(*e));
-	int error;
-
-	if (!e)
-		return text_fail(text, text_bytes, -ENOMEM, "out of memory for events");
-	e->import.request =
-		(struct cuda_request){ .work = import_events_now, .left = import_events_left };
-	e->n = n;
-	memcpy(e->handles, handles, (size_t)n * WIRE_HANDLE_BYTES);
-	error = ask(cuda_gpu_of(device), &e->import, text, text_bytes);
-	if (error == -ETIMEDOUT)
-		return error;
-	error = result(error, &e->import);
-	if (error)
-		free(e);
-	else
-		*ret = (struct device_events){
-			.device = device, .n = n, .generation = e->generation, .own = e->events
-		};
-	return error;
-}
-
-void cuda_events_release(struct device *device, struct device_events *events)
-{
-	struct events *e = container_of(events->own, struct events, events);
-
-	release(cuda_gpu_of(device), &e->import.request, release_events_now);
-	events->own = NULL;
 }

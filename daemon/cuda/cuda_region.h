@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_region.h - memory and events of engines, opened in the daemon's context. Helper threads.
+ * cuda_region.h - memory of engines, opened in the daemon's context. Helper threads.
  *
  *	helper: cuda_region_import --request--> thread: opens, checks --> helper: address
  *	helper: cuda_region_release --request--> thread: closes
@@ -28,16 +28,13 @@
 #include "daemon/cuda/driver/cuda_gpu.h"
 
 /* These are functions of device_ops (device.h). An import has one more error: -EOPNOTSUPP says that
- * the driver does not open the memory this way. The `own` of events is an array of CUevent. */
+ * the driver does not open the memory this way. */
 int cuda_region_import(struct device *device, const struct region_desc *desc,
 		       struct device_region *ret, char *text, size_t n);
 int cuda_region_import_allocs(struct device *device, const struct region_allocs *more,
 			      struct device_region *region, char *text, size_t n);
 void cuda_region_release(struct device *device, struct device_region *region);
-int cuda_events_import(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
-		       uint32_t n, struct device_events *ret, char *text, size_t text_bytes);
-void cuda_events_release(struct device *device, struct device_events *events);
 
-/* On the GPU's thread: the context is gone with all that was open in it, events included. Mappings
- * of regions that left meanwhile are unmapped. */
+/* On the GPU's thread: the context is gone with all that was open in it. Mappings of
+ * regions that left meanwhile are unmapped. */
 void cuda_regions_lost(struct cuda_gpu *gpu);

@@ -46,25 +46,6 @@ bool device_region_void(const struct device_region *region)
 	return region->generation < region->device->generation;
 }
 
-bool device_events_void(const struct device_events *events)
-{
-	return events->n > 0 && events->generation < events->device->generation;
-}
-
-int device_import_events(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
-			 uint32_t n, struct device_events *ret, char *text, size_t text_bytes)
-{
-	assert(n > 0);
-	if (device->ops->import_events)
-		return device->ops->import_events(device, handles, n, ret, text, text_bytes);
-	return text_fail(text, text_bytes, -ENOTSUP, "the device knows no events");
-}
-
-void device_release_events(struct device_events *events)
-{
-	events->device->ops->release_events(events->device, events);
-}
-
 int device_prepare(struct device *device, struct device_layout *layout)
 {
 	layout->prepared = NULL;
@@ -101,7 +82,6 @@ int device_submit(struct device *device, struct device_job *job)
 	assert(job->end_layer == 0 ||
 	       (job->kind == DEVICE_DECODE && job->first_layer < job->end_layer &&
 		job->end_layer <= job->layout->pages.geometry.layers));
-	assert(job->order.event == 0 || job->order.events->device == device);
 	assert(((uintptr_t)job->image & (IMAGE_ALIGN - 1)) == 0);
 	assert(job->image_memory == IMAGE_OF_HOST ||
 	       ((job->kind == DEVICE_DECODE || job->kind == DEVICE_FETCH) &&

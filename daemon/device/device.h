@@ -106,13 +106,6 @@ struct device_layout {
 	void *prepared; /* the device's, from prepare to forget */
 };
 
-/* Events that a client's own streams make, and that jobs can wait for. */
-struct device_events {
-	struct device *device;
-	uint32_t n, generation;
-	void *own; /* the device's */
-};
-
 /* A device's own memory for images, which is zeroed when it comes. Generation 0: there is none. A
  * generation that changes means other memory: the images before are lost. */
 struct device_memory {
@@ -133,8 +126,6 @@ struct device_keep {
 
 /* What must happen before a page is touched. All members that are set must be reached. */
 struct device_order {
-	const struct device_events *events; /* NULL if event is 0 */
-	uint32_t event;                     /* one of them, from 1; 0: none */
 	/* a word shared with the client, reached when it is `value` or more; NULL: none */
 	const uint64_t *ready;
 	uint64_t value; /* compared as a difference: wire.h */
@@ -265,10 +256,6 @@ struct device_ops {
 	 * device has no such memory */
 	int (*import_allocs)(struct device *device, const struct region_allocs *allocs,
 			     struct device_region *region, char *text, size_t text_bytes);
-	/* The same for events, n > 0. NULL: no events of clients can be waited for */
-	int (*import_events)(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
-			     uint32_t n, struct device_events *ret, char *text, size_t text_bytes);
-	void (*release_events)(struct device *device, struct device_events *events);
 	/* Called before the first job with this layout, and after the last. They do not block: a
 	 * device that has to talk to hardware queues that before the jobs, and if it fails the jobs
 	 * fail. NULL: nothing is to be prepared. 0 or -ENOMEM. */
@@ -325,11 +312,6 @@ int device_import_allocs(struct device *device, const struct region_allocs *allo
 void device_release(struct device_region *region);
 /* Whether its device has lost it. Core thread. */
 bool device_region_void(const struct device_region *region);
-bool device_events_void(const struct device_events *events);
-/* -ENOTSUP: the device knows no events */
-int device_import_events(struct device *device, const uint8_t (*handles)[WIRE_HANDLE_BYTES],
-			 uint32_t n, struct device_events *ret, char *text, size_t text_bytes);
-void device_release_events(struct device_events *events);
 /* its pages and regions are set */
 int device_prepare(struct device *device, struct device_layout *layout);
 void device_forget(struct device *device, struct device_layout *layout);

@@ -60,7 +60,7 @@
 #include "schedule.h"
 
 /* Later deadlines are cut to MAX_DEADLINE_S, or to MAX_WAIT_S if the daemon waits for the client:
- * for layers, an event or a word. */
+ * for layers or a word. */
 enum { MAX_DEADLINE_S = 3600, MAX_WAIT_S = 60 };
 
 enum {
@@ -547,21 +547,12 @@ static int check_layers(const struct wire_sqe *sqe, const struct op *target, cha
 static int check_order(const struct client *client, const struct wire_sqe *sqe,
 		       const struct device *device, char *text, size_t n)
 {
-	const struct stream_order *order;
-
 	if ((sqe->flags & WIRE_SQE_GIVEN) && !device->layered)
 		return violation(text, n, "flags", sqe->flags,
 				 "says GIVEN, but the device of this space waits for no word");
-	if (!sqe->event && !sqe->word)
-		return 0;
-	order = stream_order_find(client->orders, device);
-	if (!order)
-		return violation(text, n, sqe->event ? "event" : "word",
-				 sqe->event ? sqe->event : sqe->word,
+	if (sqe->word && !stream_order_find(client->orders, device))
+		return violation(text, n, "word", sqe->word,
 				 "is of no ORDER for the device of this space");
-	if (sqe->event > order->events.n)
-		return violation(text, n, "event", sqe->event,
-				 "is more than the events of this space's device");
 	return 0;
 }
 
@@ -632,7 +623,7 @@ static struct op *take_free(struct ops *all)
 
 static bool waits_for_client(const struct wire_sqe *sqe)
 {
-	return (sqe->op == WIRE_OP_STORE && sqe->groups > 0) || sqe->event || sqe->word;
+	return (sqe->op == WIRE_OP_STORE && sqe->groups > 0) || sqe->word;
 }
 
 static uint64_t deadline_of(const struct ops *all, const struct wire_sqe *sqe)
@@ -661,9 +652,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.client = client,
 		.mount = mount,
 		.sqe = *sqe,
-		.order = sqe->event || sqe->word ?
-				 stream_order_find(client->orders, mount->device) :
-				 NULL,
+		.order = sqe->word ? stream_order_find(client->orders, mount->device) : NULL,
 		.tick = tables_tick(all->tables, loop_now(all->loop)),
 		.submit_ns = loop_now(all->loop),
 		.deadline.fire = on_deadline,

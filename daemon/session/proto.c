@@ -366,19 +366,17 @@ int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *t
 	return 0;
 }
 
-int proto_order(const void *packet, size_t n, uint32_t n_fds, struct proto_order *ret, char *text,
-		size_t text_bytes)
+int proto_order(const void *packet, size_t n, uint32_t n_fds, uint8_t ret_device[WIRE_UUID_BYTES],
+		char *text, size_t text_bytes)
 {
 	const struct wire_order *m = packet; /* 8-byte aligned, as above */
-	const size_t want = sizeof(*m) + (size_t)m->n_events * WIRE_HANDLE_BYTES;
 
-	if (m->n_events > WIRE_MAX_EVENTS)
-		return text_fail(text, text_bytes, -EINVAL,
-				 "order.n_events is %u; must be at most %d", m->n_events,
-				 WIRE_MAX_EVENTS);
-	if (n != want)
-		return text_fail(text, text_bytes, -EPROTO,
-				 "ORDER of %zu bytes; %u events make %zu", n, m->n_events, want);
+	if (m->n_events > 0)
+		return text_fail(text, text_bytes, -EOPNOTSUPP,
+				 "order.n_events is %u; ops wait for words alone", m->n_events);
+	if (n != sizeof(*m))
+		return text_fail(text, text_bytes, -EPROTO, "ORDER of %zu bytes; must be %zu", n,
+				 sizeof(*m));
 	if (n_fds != 1)
 		return text_fail(text, text_bytes, -EINVAL,
 				 "ORDER came with %u file descriptors; it needs one, of the words",
@@ -386,22 +384,16 @@ int proto_order(const void *packet, size_t n, uint32_t n_fds, struct proto_order
 	if (m->reserved != 0)
 		return text_fail(text, text_bytes, -EINVAL, "order.reserved is not 0");
 	if (all_zero(m->device, sizeof(m->device)))
-		return text_fail(text, text_bytes, -EINVAL,
-				 "order.device: the CPU has no events and no words");
-	memcpy(ret->device, m->device, sizeof(ret->device));
-	ret->n_events = m->n_events;
-	ret->handles = (const void *)(m + 1);
+		return text_fail(text, text_bytes, -EINVAL, "order.device: the CPU has no words");
+	memcpy(ret_device, m->device, sizeof(m->device));
 	return 0;
 }
 
 static int check_order(const struct wire_sqe *e, char *text, size_t n)
 {
-	if (e->event > WIRE_MAX_EVENTS)
-		return text_fail(text, n, -EPROTO, "sqe.event is %u; must be at most %d", e->event,
-				 WIRE_MAX_EVENTS);
-	if (e->word > WIRE_MAX_EVENTS)
+	if (e->word > WIRE_MAX_WORDS)
 		return text_fail(text, n, -EPROTO, "sqe.word is %u; must be at most %d", e->word,
-				 WIRE_MAX_EVENTS);
+				 WIRE_MAX_WORDS);
 	if ((e->flags & (WIRE_SQE_READY | WIRE_SQE_GIVEN)) && e->word == 0)
 		return text_fail(text, n, -EPROTO, "sqe.word is 0, and sqe.flags says %s",
 				 e->flags & WIRE_SQE_READY ? "READY" : "GIVEN");
@@ -474,8 +466,8 @@ static int check_hint(const struct wire_sqe *e, char *text, size_t n)
 	if (e->scope < WIRE_HINT_KEYS || e->scope > WIRE_HINT_REVISION)
 		return text_fail(text, n, -EPROTO, "sqe.scope is %u; must be 1 to %d", e->scope,
 				 WIRE_HINT_REVISION);
-	if (e->flags || e->event || e->word)
-		return text_fail(text, n, -EPROTO, "sqe.flags, event or word of a hint is not 0");
+	if (e->flags || e->word)
+		return text_fail(text, n, -EPROTO, "sqe.flags or word of a hint is not 0");
 	if (e->scope != WIRE_HINT_KEYS && e->n != 1)
 		return text_fail(text, n, -EPROTO, "sqe.n is %u; a hint without keys has 1", e->n);
 	if (e->scope == WIRE_HINT_SESSION && e->session == 0)
@@ -497,6 +489,8 @@ int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_
 		return -EPROTO;
 	if (e->op_id == 0)
 		return text_fail(text, n, -EPROTO, "sqe.op_id is 0");
+	if (e->reserved)
+		return text_fail(text, n, -EPROTO, "sqe.reserved is not 0");
 	if (e->op == WIRE_OP_CANCEL)
 		return e->target ? 0 : text_fail(text, n, -EPROTO, "sqe.target is 0 in a cancel");
 	if (e->op == WIRE_OP_LAYERS)
@@ -507,9 +501,8 @@ int proto_sqe(const struct wire_sqe *e, uint32_t arena_blocks, char *text, size_
 				 "sqe.expected_back_s is %llu; must be below 2^32, and 0 in a nop "
 				 "or beside a priority",
 				 (unsigned long long)e->expected_back_s);
-	if (e->op == WIRE_OP_NOP && (e->event || e->word || e->flags || e->groups))
-		return text_fail(text, n, -EPROTO,
-				 "sqe.event, word, groups or flags of a nop is not 0");
+	if (e->op == WIRE_OP_NOP && (e->word || e->flags || e->groups))
+		return text_fail(text, n, -EPROTO, "sqe.word, groups or flags of a nop is not 0");
 	if (e->op == WIRE_OP_NOP)
 		return e->n == 0 ? 0 :
 				   text_fail(text, n, -EPROTO, "sqe.n is %u; a nop has none", e->n);

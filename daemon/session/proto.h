@@ -47,15 +47,10 @@ int proto_allocs(const void *packet, size_t n, uint32_t n_fds, struct proto_allo
 int proto_space_close(const void *packet, size_t n, uint32_t *ret_space, char *text,
 		      size_t text_bytes);
 
-struct proto_order {
-	uint8_t device[WIRE_UUID_BYTES];
-	uint32_t n_events;
-	const uint8_t (*handles)[WIRE_HANDLE_BYTES]; /* in the packet */
-};
-/* -EINVAL: refused, and the connection lives on. */
-int proto_order(const void *packet, size_t n, uint32_t n_fds, struct proto_order *ret, char *text,
-		size_t text_bytes);
+/* -EINVAL, -EOPNOTSUPP: refused, and the connection lives on. */
+int proto_order(const void *packet, size_t n, uint32_t n_fds, uint8_t ret_device[WIRE_UUID_BYTES],
+		char *text, size_t text_bytes);
 
 /* Checks a ring entry: op, flags, range in the arena, reserved fields. The caller checks whether
- * the space is open and the events exist. */
+ * the space is open and its device has words. */
 int proto_sqe(const struct wire_sqe *sqe, uint32_t arena_blocks, char *text, size_t text_bytes);

@@ -50,30 +50,25 @@ static int map_words(int fd, struct stream_order *o, char *text, size_t n)
 	return 0;
 }
 
-static int import(const struct devices *devices, const struct proto_order *m, int fd,
+static int import(const struct devices *devices, const uint8_t device[WIRE_UUID_BYTES], int fd,
 		  struct stream_order *o, char *text, size_t n)
 {
-	int r;
-
-	o->device = devices_find(devices, m->device);
+	o->device = devices_find(devices, device);
 	if (!o->device || o->device == devices_cpu(devices))
 		return text_fail(text, n, -ENODEV,
 				 "order.device: this daemon serves no such device");
-	r = map_words(fd, o, text, n);
-	if (r == 0 && m->n_events > 0)
-		r = device_import_events(o->device, m->handles, m->n_events, &o->events, text, n);
-	return r;
+	return map_words(fd, o, text, n);
 }
 
-int stream_order_import(const struct devices *devices, const struct proto_order *m, int fd,
-			struct stream_order **ret, char *text, size_t n)
+int stream_order_import(const struct devices *devices, const uint8_t device[WIRE_UUID_BYTES],
+			int fd, struct stream_order **ret, char *text, size_t n)
 {
 	struct stream_order *o = calloc(1, sizeof(*o));
 	int r;
 
 	if (!o)
 		return text_fail(text, n, -ENOMEM, "out of memory for an order");
-	r = import(devices, m, fd, o, text, n);
+	r = import(devices, device, fd, o, text, n);
 	if (r)
 		stream_order_release(o);
 	else
@@ -83,8 +78,6 @@ int stream_order_import(const struct devices *devices, const struct proto_order 
 
 void stream_order_release(struct stream_order *o)
 {
-	if (o->events.n > 0)
-		device_release_events(&o->events);
 	if (o->words)
 		(void)munmap(o->words, sizeof(*o->words));
 	free(o);
@@ -101,10 +94,6 @@ struct device_order stream_order_of(const struct stream_order *o, const struct w
 {
 	struct device_order ret = { 0 };
 
-	if (sqe->event) {
-		ret.events = &o->events;
-		ret.event = sqe->event;
-	}
 	if (sqe->flags & WIRE_SQE_READY) {
 		ret.ready = &o->words->ready[sqe->word - 1];
 		ret.value = sqe->op_id;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stream_order.h - the events that a client's ops on a device may wait for, and the words by which
- * its streams see that ops have ended. Both come in an ORDER message (wire.h). A connection has at
- * most one for each device.
+ * stream_order.h - the words that a client's ops on a device may wait for, and by which its streams
+ * see that ops have ended. They come in an ORDER message (wire.h). A connection has at most one for
+ * each device.
  *
  *	stream_order_import (helper) --> a connection's list, core --> stream_order_release (helper)
  *
@@ -16,19 +16,18 @@
 struct stream_order {
 	struct stream_order *next;
 	struct device *device;
-	struct device_events events; /* n may be 0 */
 	struct wire_words *words;
 };
 
 /* Runs on a helper thread, since fd is a client's; it stays the caller's. -errno with text (>= 232
  * bytes). */
-int stream_order_import(const struct devices *devices, const struct proto_order *m, int fd,
-			struct stream_order **ret, char *text, size_t n);
+int stream_order_import(const struct devices *devices, const uint8_t device[WIRE_UUID_BYTES],
+			int fd, struct stream_order **ret, char *text, size_t n);
 void stream_order_release(struct stream_order *order); /* frees it; on a helper thread */
 
 /* Core thread. NULL: the client has sent no ORDER for this device. */
 struct stream_order *stream_order_find(struct stream_order *list, const struct device *device);
-/* What has to come before the pages of an op are touched. The op's event and word were checked. */
+/* What has to come before the pages of an op are touched. The op's word was checked. */
 struct device_order stream_order_of(const struct stream_order *order, const struct wire_sqe *sqe);
 /* The op begins: fetches the cache lines of its words, which its client had last. */
 void stream_order_prefetch(const struct stream_order *order, const struct wire_sqe *sqe);

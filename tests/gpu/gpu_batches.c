@@ -101,7 +101,7 @@ static void begin(void)
 	daemon_tuned(NULL, 128);
 	daemon_start(&d, config);
 	gpu_raw_open(&e, d.socket, &gpu, &large_raw, 2 * N);
-	assert_int_equal(gpu_raw_order(&e, 0), 0);
+	assert_int_equal(gpu_raw_order(&e), 0);
 	gpu_raw_store(&e, CHAIN + 1, 0, 1);
 	gpu_raw_load(&e, CHAIN + 1, N, 1);
 	gpu_report_clean("kvtierd");

@@ -3,8 +3,8 @@
 /*
  * gpu_capture - goal: an engine may capture graphs while libkvtier works: no call of the library
  * ends a capture, in the capturing thread or in another one, and the thread's mode stays the
- * engine's. A stream that captures is refused with a sentence, since an event that is recorded
- * there says nothing about the pages. Method: captures around all that a client does, over each way
+ * engine's. A stream that captures is refused with a sentence, since what is put there comes after
+ * nothing of its earlier work. Method: captures around all that a client does, over each way
  * of reaching pages; the emulated driver makes a capture void at each call that its manual forbids.
  */
 #include "tests/lib/lib_gpu_served.h"
@@ -155,10 +155,9 @@ static void stream_is_refused(CUstream stream, const struct kvtier_key *new)
 	assert_int_equal(gpu_op_result(op).ok, BLOCKS);
 }
 
-/* Before: the event became a node of the graph, the daemon saw its last state, "reached", and took
- * pages that were not written. */
-static void streams_that_capture_are_refused(void)
+TEST(a_stream_that_captures_is_refused)
 {
+	begin_with(GPU_ALLOC, "CUDA IPC");
 	GPU(gpu_api()->cuStreamBeginCapture(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	stream_is_refused(capturing, keys[0]);
 	capture_end(capturing);
@@ -168,23 +167,6 @@ static void streams_that_capture_are_refused(void)
 	capture_end(blocking);
 }
 
-TEST_DO(a_stream_that_captures_is_refused, begin_with(GPU_ALLOC, "CUDA IPC");
-	streams_that_capture_are_refused());
-
 TEST_EACH(NULL, end);
 
-static void without_events_it_is_refused_too(void **state)
-{
-	begin_with(GPU_ALLOC, "CUDA IPC");
-	streams_that_capture_are_refused();
-	(void)end(state);
-}
-
-TEST_BEGIN
-{
-	gpu_begin(argv, "");
-	if (argc > 1)
-		test_only(without_events_it_is_refused_too);
-	if (gpu_wait(gpu_spawn("words", "ipc_events=0", NULL)) != 0)
-		exit(1);
-}
+TEST_FIRST(gpu_begin(argv, ""));

@@ -2,10 +2,9 @@
 /* make: lane=wait seconds=8 */
 /*
  * gpu_client_stream - goal: an op that names a stream comes after the work that is in it, and a
- * stream that waits for an op after the op; over each way of reaching pages, with events, with
- * words alone, staged; and a daemon's death frees a stream that waits. Method: a stream that stands
- * still at a word of host memory until the test lets it go, with the copy that fills the pages
- * behind that word.
+ * stream that waits for an op after the op; over each way of reaching pages; and a
+ * daemon's death frees a stream that waits. Method: a stream that stands still at a word of host
+ * memory until the test lets it go, with the copy that fills the pages behind that word.
  */
 #include "tests/lib/lib_gpu_served.h"
 
@@ -73,7 +72,7 @@ static void both_ways(void)
 	a_stream_copies_what_the_load_brought(false);
 }
 
-TEST_DO(over_ipc_with_events, begin_with(GPU_ALLOC, "CUDA IPC"); both_ways());
+TEST_DO(over_ipc, begin_with(GPU_ALLOC, "CUDA IPC"); both_ways());
 TEST_DO(over_a_descriptor, begin_with(GPU_VMM_FD, "CUDA descriptor"); both_ways());
 
 TEST(staged)
@@ -144,18 +143,4 @@ TEST(a_daemons_death_frees_a_stream_that_waits)
 
 TEST_EACH(NULL, gpu_served_end);
 
-static void over_ipc_with_words_alone(void **state)
-{
-	begin_with(GPU_ALLOC, "CUDA IPC");
-	both_ways();
-	(void)gpu_served_end(state);
-}
-
-TEST_BEGIN
-{
-	gpu_begin(argv, argc > 1 ? "" : "null_stream=0");
-	if (argc > 1)
-		test_only(over_ipc_with_words_alone);
-	if (gpu_wait(gpu_spawn("words", "ipc_events=0", NULL)) != 0)
-		exit(1);
-}
+TEST_FIRST(gpu_begin(argv, "null_stream=0"));

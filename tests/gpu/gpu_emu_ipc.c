@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_emu_ipc - the emulated driver between processes: memory and events by handle; allocations by
+ * gpu_emu_ipc - the emulated driver between processes: memory by handle; allocations by
  * descriptor, and virtual memory management in one process.
  *
  * This process takes the daemon's part: it opens what an engine, this program again, exports. The
@@ -14,34 +14,27 @@
 enum { WORDS = 4096, BYTES = 4 * WORDS };
 enum { FD = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, GRANULE = 2 << 20, MAPPED = 2 * GRANULE };
 
-enum order { EXPORT, FILL, FILL_LATE, FREE, FREE_AND_ALLOC, EVENT_ANEW, OPEN_OWN, QUIT };
+enum order { EXPORT, FILL, FREE, FREE_AND_ALLOC, OPEN_OWN, QUIT };
 
 struct reply {
 	CUdeviceptr ptr;
 	CUipcMemHandle memory;
-	CUipcEventHandle event;
-	int32_t results[2];
+	int32_t result;
 };
 
 /* --- the engine --- */
 
-static void obey(enum order order, struct reply *r, CUevent *event, CUdeviceptr never)
+static void obey(enum order order, struct reply *r)
 {
 	CUdeviceptr own;
-	CUevent own_event;
 
 	switch (order) {
 	case EXPORT:
 		DO(cuIpcGetMemHandle(&r->memory, r->ptr));
-		DO(cuIpcGetEventHandle(&r->event, *event));
-		break;
-	case FILL_LATE: /* waits for an event that never comes */
-		DO(cuStreamWaitValue64(gpu.stream, never, 1, CU_STREAM_WAIT_VALUE_EQ));
-		DO(cuEventRecord(*event, gpu.stream));
 		break;
 	case FILL:
 		emu_fill(emu_function("emu_fill"), r->ptr, 77, WORDS, gpu.stream);
-		DO(cuEventRecord(*event, gpu.stream));
+		DO(cuStreamSynchronize(gpu.stream));
 		break;
 	case FREE:
 		DO(cuMemFree(r->ptr));
@@ -52,15 +45,9 @@ static void obey(enum order order, struct reply *r, CUevent *event, CUdeviceptr 
 		DO(cuMemAlloc(&r->ptr, BYTES));
 		assert_int_equal(r->ptr, own); /* reuse=1 */
 		break;
-	case EVENT_ANEW: /* the old one goes last: anything that they share stays */
-		own_event = *event;
-		DO(cuEventCreate(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-		DO(cuEventDestroy(own_event));
-		break;
 	case OPEN_OWN:
-		r->results[0] = (int32_t)cu->cuIpcOpenMemHandle(&own, r->memory,
-								CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-		r->results[1] = (int32_t)cu->cuIpcOpenEventHandle(&own_event, r->event);
+		r->result = (int32_t)cu->cuIpcOpenMemHandle(&own, r->memory,
+							    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 		break;
 	case QUIT:
 		break;
@@ -71,17 +58,12 @@ static int engine(void)
 {
 	struct reply r = { 0 };
 	enum order order = EXPORT;
-	CUdeviceptr never;
-	CUevent event;
 
 	cu = gpu_api();
 	gpu_open(&gpu, 0);
 	r.ptr = emu_alloc(BYTES);
-	never = emu_alloc(8);
-	DO(cuMemsetD8Async(never, 0, 8, gpu.stream));
-	DO(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
 	while (order != QUIT && recv(STDIN_FILENO, &order, sizeof(order), 0) == sizeof(order)) {
-		obey(order, &r, &event, never);
+		obey(order, &r);
 		if (send(STDIN_FILENO, &r, sizeof(r), 0) != sizeof(r))
 			break;
 	}
@@ -142,20 +124,14 @@ static bool holds(CUdeviceptr ptr, uint32_t value)
 	return emu_words_are(words, WORDS, value);
 }
 
-TEST_WITH(memory_and_its_order_reach_another_process, start, stop)
+TEST_WITH(memory_reaches_another_process, start, stop)
 {
 	CUdeviceptr ptr;
-	CUevent event;
 
 	GPU(open_memory(&ptr));
 	assert_int_not_equal(ptr, p.reply.ptr);
-	DO(cuIpcOpenEventHandle(&event, p.reply.event));
-	DO(cuEventQuery(event));
 	tell(FILL);
-	DO(cuStreamWaitEvent(gpu.stream, event, 0));
 	assert_true(holds(ptr, 77));
-	DO(cuEventQuery(event));
-	DO(cuEventDestroy(event));
 	DO(cuIpcCloseMemHandle(ptr));
 	gpu_report_clean("");
 }
@@ -178,17 +154,12 @@ TEST_WITH(open_memory_outlives_its_process_and_is_given_back_at_the_close, start
 TEST_WITH(memory_that_its_owner_frees_stays_while_it_is_open, start, stop)
 {
 	CUdeviceptr ptr;
-	CUevent event;
 
 	GPU(open_memory(&ptr));
-	DO(cuIpcOpenEventHandle(&event, p.reply.event));
 	tell(FILL);
-	DO(cuStreamWaitEvent(gpu.stream, event, 0));
-	DO(cuStreamSynchronize(gpu.stream));
 	tell(FREE);
 	assert_true(holds(ptr, 77));
 	DO(cuIpcCloseMemHandle(ptr));
-	DO(cuEventDestroy(event));
 }
 
 TEST_WITH(a_handle_of_freed_memory_opens_nothing_not_even_what_came_after, start, stop)
@@ -202,40 +173,10 @@ TEST_WITH(a_handle_of_freed_memory_opens_nothing_not_even_what_came_after, start
 	DO(cuIpcCloseMemHandle(ptr));
 }
 
-TEST_WITH(a_handle_of_a_destroyed_event_opens_nothing_not_even_what_came_after, start, stop)
-{
-	CUevent event, open;
-
-	DO(cuIpcOpenEventHandle(&open, p.reply.event));
-	tell(EVENT_ANEW);
-	GIVES(cuIpcOpenEventHandle(&event, p.reply.event), INVALID_VALUE);
-	tell(EXPORT);
-	DO(cuIpcOpenEventHandle(&event, p.reply.event));
-	tell(FILL_LATE);
-	GIVES(cuEventQuery(event), NOT_READY);
-	DO(cuEventQuery(open)); /* it was never recorded, and has nothing of the new one */
-	DO(cuEventDestroy(event));
-	DO(cuEventDestroy(open));
-}
-
 TEST_WITH(handles_do_not_open_in_their_own_process, start, stop)
 {
 	tell(OPEN_OWN);
-	assert_int_equal(p.reply.results[0], CUDA_ERROR_INVALID_CONTEXT);
-	assert_int_equal(p.reply.results[1], CUDA_ERROR_INVALID_CONTEXT);
-}
-
-TEST_WITH(the_event_of_a_process_that_died_before_is_never_complete, start, stop)
-{
-	CUevent event;
-
-	DO(cuIpcOpenEventHandle(&event, p.reply.event));
-	tell(FILL_LATE);
-	GIVES(cuEventQuery(event), NOT_READY);
-	kill_peer();
-	nap_ms(20);
-	GIVES(cuEventQuery(event), NOT_READY);
-	DO(cuEventDestroy(event));
+	assert_int_equal(p.reply.result, CUDA_ERROR_INVALID_CONTEXT);
 }
 
 TEST_WITH(opening_twice_and_closing_twice_are_violations, start, stop)
@@ -290,11 +231,9 @@ TEST_WITH(a_handle_opens_on_its_own_gpu_only, start, stop)
 {
 	struct gpu other;
 	CUdeviceptr ptr;
-	CUevent event;
 
 	gpu_open(&other, 1);
 	assert_int_equal(open_memory(&ptr), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-	GIVES(cuIpcOpenEventHandle(&event, p.reply.event), INVALID_DEVICE);
 	gpu_close(&other);
 	DO(cuCtxSetCurrent(gpu.context));
 	gpu_report_clean("");
@@ -303,15 +242,11 @@ TEST_WITH(a_handle_opens_on_its_own_gpu_only, start, stop)
 TEST_WITH(bytes_that_are_no_handle_open_nothing, start, stop)
 {
 	CUdeviceptr ptr;
-	CUevent event;
 
 	for (size_t i = 0; i < sizeof(p.reply.memory); i++) {
 		p.reply.memory.reserved[i] ^= 1;
-		p.reply.event.reserved[i] ^= 1;
 		assert_int_equal(open_memory(&ptr), CUDA_ERROR_INVALID_VALUE);
-		GIVES(cuIpcOpenEventHandle(&event, p.reply.event), INVALID_VALUE);
 		p.reply.memory.reserved[i] ^= 1;
-		p.reply.event.reserved[i] ^= 1;
 	}
 	GIVES(cuIpcOpenMemHandle(&ptr, p.reply.memory, 0), INVALID_VALUE);
 	gpu_report_clean("");

@@ -35,7 +35,7 @@ static void begin_with(const char *bytes, uint32_t depth, uint32_t n)
 	gpu_open(&gpu, 0);
 	daemon_start(&d, config);
 	gpu_raw_open(&e, d.socket, &gpu, &many_lanes_raw, 2 * blocks);
-	assert_int_equal(gpu_raw_order(&e, 0), 0);
+	assert_int_equal(gpu_raw_order(&e), 0);
 	gpu_raw_store(&e, CHAIN, 0, blocks);
 	gpu_report_clear();
 }

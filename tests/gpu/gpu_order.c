@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: lane=wait seconds=5 */
 /*
- * gpu_order - goal: no page of an op is touched before the event or the word that the op names; an
- * op that waits holds up no other client, and can be cancelled; its end is told by its word.
+ * gpu_order - goal: no page of an op is touched before the word that the op names; an op that waits
+ * holds up no other client, and can be cancelled; its end is told by its word.
  * Method: the engine's stream is held by a word that the test writes late; until then the page has
  * other bytes, so a store that ran early would keep these, and a load would be overwritten.
  */
@@ -26,6 +26,23 @@ static void is_served(struct gpu_raw *other)
 	assert_int_equal(gpu_raw_run(other, WIRE_OP_LOAD, OTHER, 0, N).status, 0);
 }
 
+static void order_and_register(struct gpu_raw *e)
+{
+	assert_int_equal(gpu_raw_order(e), 0);
+	GPU(gpu_api()->cuMemHostRegister(e->words, sizeof(*e->words),
+					 CU_MEMHOSTREGISTER_DEVICEMAP));
+}
+
+/* Its word is set already. */
+static void comes_after(struct gpu_raw *e, struct wire_sqe *sqe, CUstream stream)
+{
+	CUdeviceptr words;
+
+	GPU(gpu_api()->cuMemHostGetDevicePointer(&words, &e->words->ready[sqe->word - 1], 0));
+	sqe->flags = WIRE_SQE_READY;
+	GPU(gpu_api()->cuStreamWriteValue64(stream, words, sqe->op_id, 0));
+}
+
 /* The bytes of chain NEW come into pages 0.. by the stream, once the gate is open. */
 static void *fill_late(struct gpu_raw *e, CUstream stream, struct gpu_gate *gate)
 {
@@ -42,13 +59,12 @@ static void *fill_late(struct gpu_raw *e, CUstream stream, struct gpu_gate *gate
 	return pinned;
 }
 
-static void a_store_waits(bool by_word)
+TEST(a_store_waits_for_its_word)
 {
 	const struct cuda_api *cu = gpu_api();
 	struct gpu_raw e, other;
 	struct wire_sqe sqe;
 	struct gpu_gate gate;
-	CUdeviceptr words = 0;
 	CUstream stream;
 	void *pinned;
 
@@ -56,19 +72,11 @@ static void a_store_waits(bool by_word)
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
 	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	another(&other);
-	assert_int_equal(gpu_raw_order(&e, by_word ? 0 : 3), 0);
+	order_and_register(&e);
 	pinned = fill_late(&e, stream, &gate);
 	sqe = gpu_raw_sqe(&e, WIRE_OP_STORE, CHAIN, 0, N);
 	sqe.word = 5;
-	if (by_word) {
-		GPU(cu->cuMemHostRegister(e.words, sizeof(*e.words), CU_MEMHOSTREGISTER_DEVICEMAP));
-		GPU(cu->cuMemHostGetDevicePointer(&words, e.words, 0));
-		sqe.flags = WIRE_SQE_READY;
-		GPU(cu->cuStreamWriteValue64(stream, words + 4 * sizeof(uint64_t), sqe.op_id, 0));
-	} else {
-		sqe.event = 2;
-		GPU(cu->cuEventRecord(e.events[1], stream));
-	}
+	comes_after(&e, &sqe, stream);
 	gpu_raw_send(&e, &sqe);
 	is_served(&other);
 	assert_false(gpu_raw_completed(&e));
@@ -79,8 +87,7 @@ static void a_store_waits(bool by_word)
 	GPU(cu->cuStreamSynchronize(stream));
 	assert_int_equal(gpu_raw_run(&e, WIRE_OP_LOAD, CHAIN, N, N).status, 0);
 	gpu_raw_all_hold(&e, NEW, N, N);
-	if (by_word)
-		GPU(cu->cuMemHostUnregister(e.words));
+	GPU(cu->cuMemHostUnregister(e.words));
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&other);
 	gpu_raw_close(&e);
@@ -89,11 +96,8 @@ static void a_store_waits(bool by_word)
 	GPU(cu->cuStreamDestroy(stream));
 }
 
-TEST_DO(a_store_waits_for_its_event, a_store_waits(false));
-TEST_DO(a_store_waits_for_its_word, a_store_waits(true));
-
-/* The engine uses the page's bytes until the event; the load must not come before. */
-TEST(a_load_waits_for_its_event)
+/* The engine uses the page's bytes until the word; the load must not come before. */
+TEST(a_load_waits_for_its_word)
 {
 	const struct cuda_api *cu = gpu_api();
 	struct gpu_raw e, other;
@@ -106,18 +110,19 @@ TEST(a_load_waits_for_its_event)
 	GPU(cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0));
 	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	another(&other);
-	assert_int_equal(gpu_raw_order(&e, 3), 0);
+	order_and_register(&e);
 	gpu_raw_store(&e, CHAIN, N, N);
 	pinned = fill_late(&e, stream, &gate);
-	GPU(cu->cuEventRecord(e.events[0], stream));
 	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, 0, N);
-	sqe.event = 1;
+	sqe.word = 1;
+	comes_after(&e, &sqe, stream);
 	gpu_raw_send(&e, &sqe);
 	is_served(&other);
 	assert_false(gpu_raw_completed(&e));
 	gpu_gate_open(&gate);
 	assert_int_equal(gpu_raw_await(&e).status, 0);
 	gpu_raw_all_hold(&e, CHAIN, 0, N);
+	GPU(cu->cuMemHostUnregister(e.words));
 	gpu_raw_close_space(&e);
 	gpu_raw_close(&other);
 	gpu_raw_close(&e);
@@ -133,7 +138,7 @@ TEST(who_waits_can_be_cancelled)
 
 	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, 2 * N);
 	another(&other);
-	assert_int_equal(gpu_raw_order(&e, 0), 0);
+	assert_int_equal(gpu_raw_order(&e), 0);
 	gpu_raw_store(&e, CHAIN, 0, N);
 	gpu_raw_poison(&e, N, N);
 	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, N, N);
@@ -152,18 +157,13 @@ TEST(who_waits_can_be_cancelled)
 	gpu_raw_close(&e);
 }
 
-TEST(an_order_is_checked)
+TEST(there_is_one_order_for_a_device)
 {
 	struct gpu_raw e;
-	struct wire_sqe sqe;
 
 	gpu_raw_open(&e, d.socket, &gpu, &tiny_fp8, N);
-	assert_int_equal(gpu_raw_order(&e, 2), 0);
-	assert_int_equal(gpu_raw_order(&e, 2), -EEXIST);
-	sqe = gpu_raw_sqe(&e, WIRE_OP_LOAD, CHAIN, 0, N);
-	sqe.event = 3;
-	gpu_raw_send(&e, &sqe);
-	raw_expect_cut(&e.raw, "sqe.event 3 is more than the events");
+	assert_int_equal(gpu_raw_order(&e), 0);
+	assert_int_equal(gpu_raw_order(&e), -EEXIST);
 	gpu_raw_close(&e);
 }
 

@@ -56,8 +56,6 @@ TEST_DO(a_context_breaks_at_a_handle,
 	comes_back("sticky=cuIpcOpenMemHandle:1", GPU_ALLOC, "CUDA IPC"));
 TEST_DO(a_context_breaks_at_a_descriptor,
 	comes_back("sticky=cuMemGetAddressRange:1", GPU_VMM_FD, "CUDA descriptor"));
-TEST_DO(a_context_breaks_at_an_event,
-	comes_back("sticky=cuIpcOpenEventHandle:3", GPU_ALLOC, "CUDA IPC"));
 
 /* Three times, and the GPU stays out. */
 TEST(a_gpu_that_always_breaks_is_done_without)

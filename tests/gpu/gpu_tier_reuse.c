@@ -24,7 +24,7 @@ TEST(a_hit_in_flight_keeps_its_slot)
 	struct wire_sqe load;
 
 	gpu_raw_open(&hits, d.socket, &gpu, &large_raw, 2 * FIT);
-	assert_int_equal(gpu_raw_order(&hits, 1), 0);
+	assert_int_equal(gpu_raw_order(&hits), 0);
 	gpu_raw_open(&stores, d.socket, &gpu, &large_raw, 2 * FIT);
 	gpu_raw_store(&hits, CHAIN, 0, FIT);
 	gpu_raw_poison(&hits, FIT, FIT);

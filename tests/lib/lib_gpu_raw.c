@@ -171,32 +171,18 @@ void gpu_raw_open_host(struct gpu_raw *e, const char *socket,
 	gpu_raw_space_open(e, &region, 1, &e->host_fd, 1);
 }
 
-int gpu_raw_order(struct gpu_raw *e, uint32_t n_events)
+int gpu_raw_order(struct gpu_raw *e)
 {
-	struct {
-		struct wire_order order;
-		uint8_t handles[8][WIRE_HANDLE_BYTES];
-	} m = { .order = { .n_events = n_events } };
+	struct wire_order m = { .head = raw_head(&e->raw, WIRE_ORDER, sizeof(m)) };
 	union {
 		struct wire_head head;
 		struct wire_order_ok ok;
 		struct wire_error error;
 	} answer = { 0 };
-	const size_t bytes = sizeof(m.order) + n_events * WIRE_HANDLE_BYTES;
 	const int fd = memfd_make(sizeof(*e->words), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
 
-	for (uint32_t i = 0; i < n_events; i++) {
-		CUipcEventHandle handle;
-
-		if (!e->events[i])
-			GPU(gpu_api()->cuEventCreate(&e->events[i], CU_EVENT_DISABLE_TIMING |
-									    CU_EVENT_INTERPROCESS));
-		GPU(gpu_api()->cuIpcGetEventHandle(&handle, e->events[i]));
-		memcpy(m.handles[i], &handle, sizeof(handle));
-	}
-	m.order.head = raw_head(&e->raw, WIRE_ORDER, bytes);
-	gpu_uuid(e->gpu, m.order.device);
-	assert_int_equal(raw_send(&e->raw, &m, bytes, &fd, 1), 0);
+	gpu_uuid(e->gpu, m.device);
+	assert_int_equal(raw_send(&e->raw, &m, sizeof(m), &fd, 1), 0);
 	assert_true(raw_receive(&e->raw, &answer, sizeof(answer)) > 0);
 	if (answer.head.type == WIRE_ORDER_OK)
 		e->words = mmap(NULL, sizeof(*e->words), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -212,9 +198,6 @@ void gpu_raw_close_space(struct gpu_raw *e)
 void gpu_raw_close(struct gpu_raw *e)
 {
 	raw_close(&e->raw);
-	for (size_t i = 0; i < sizeof(e->events) / sizeof(e->events[0]); i++)
-		if (e->events[i])
-			GPU(gpu_api()->cuEventDestroy(e->events[i]));
 	if (e->host)
 		(void)close(e->host_fd);
 	else

@@ -23,7 +23,6 @@ struct gpu_raw {
 	uint32_t space;
 	uint32_t position;        /* of the next entry */
 	struct wire_words *words; /* gpu_raw_order() */
-	CUevent events[8];
 };
 
 /* Where a region is: the memory of a plain allocation by its legacy handle; that of all pages. */
@@ -53,8 +52,8 @@ void gpu_raw_open(struct gpu_raw *e, const char *socket, const struct gpu *g,
 /* The same space, its pages in a memfd. */
 void gpu_raw_open_host(struct gpu_raw *e, const char *socket,
 		       const struct kvtier_geometry *geometry, uint32_t pages);
-/* ORDER with so many events (<= 8) and words; the answer's errno. */
-int gpu_raw_order(struct gpu_raw *e, uint32_t n_events);
+/* ORDER; the answer's errno. */
+int gpu_raw_order(struct gpu_raw *e);
 void gpu_raw_close_space(struct gpu_raw *e); /* waits for SPACE_CLOSED */
 void gpu_raw_close(struct gpu_raw *e);       /* and frees the pages */
 void gpu_raw_close_all(struct gpu_raw *e);   /* first the space, then the rest */

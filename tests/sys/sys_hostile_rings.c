@@ -60,8 +60,7 @@ ENTRY_CASE(space_out_of_range, e->space = 32, "sqe.space is 32; must be less tha
 ENTRY_CASE(space_that_is_not_open, e->space = 31, "sqe.space 31 is not open")
 ENTRY_CASE(priority_out_of_range, e->priority = 101, "sqe.priority is 101; must be -100 to 100")
 ENTRY_CASE(word_of_no_device, e->word = 1, "sqe.word 1 is of no ORDER")
-ENTRY_CASE(event_of_no_device, e->event = 2, "sqe.event 2 is of no ORDER")
-ENTRY_CASE(event_out_of_range, e->event = 257, "sqe.event is 257; must be at most 256")
+ENTRY_CASE(reserved_that_is_used, e->reserved = 2, "sqe.reserved is not 0")
 ENTRY_CASE(word_out_of_range, e->word = 257, "sqe.word is 257; must be at most 256")
 ENTRY_CASE(ready_without_a_word, e->flags = WIRE_SQE_READY, "sqe.word is 0, and sqe.flags")
 ENTRY_CASE(given_without_a_word, e->op = WIRE_OP_STORE; e->groups = 1;
@@ -80,9 +79,9 @@ ENTRY_CASE(hint_without_action, e->op = WIRE_OP_HINT; e->scope = 1, "sqe.action 
 ENTRY_CASE(hint_of_no_action, e->op = WIRE_OP_HINT; e->scope = 1; e->action = 8, "sqe.action is 8")
 ENTRY_CASE(hint_of_no_scope, e->op = WIRE_OP_HINT; e->action = 1; e->scope = 4, "sqe.scope is 4")
 ENTRY_CASE(hint_with_a_parent, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
-	   e->flags = WIRE_SQE_HAS_PARENT, "sqe.flags, event or word of a hint")
-ENTRY_CASE(hint_with_an_event, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
-	   e->event = 1, "sqe.flags, event or word of a hint")
+	   e->flags = WIRE_SQE_HAS_PARENT, "sqe.flags or word of a hint")
+ENTRY_CASE(hint_with_a_word, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
+	   e->word = 1, "sqe.flags or word of a hint")
 ENTRY_CASE(hint_with_groups, e->op = WIRE_OP_HINT; e->action = e->scope = 1;
 	   e->groups = 1, "sqe.groups is 1 in an op")
 ENTRY_CASE(hint_of_no_session, e->op = WIRE_OP_HINT; e->action = 1;

@@ -11,14 +11,14 @@
 #include "daemon/table/space.h"
 #include "tests/lib/test.h"
 
-enum { SLOTS = 16, CLAIMED = 6, LAYERS = 4, EVENTS = 3, OUTSTANDING = 70, LOAD = 71, GROUPS = 2 };
+enum { SLOTS = 16, CLAIMED = 6, LAYERS = 4, OUTSTANDING = 70, LOAD = 71, GROUPS = 2 };
 
 static struct device layered = { .layered = true }, plain;
 static struct space space = { .geometry = { .layers = LAYERS } };
 static struct mount open_mount = { .space = &space, .device = &layered };
 static struct mount plain_mount = { .space = &space, .device = &plain };
 static struct mount closing_mount = { .space = &space, .device = &layered, .closing = true };
-static struct stream_order order = { .device = &layered, .events = { .n = EVENTS } };
+static struct stream_order order = { .device = &layered };
 static struct op load = { .sqe = { .op = WIRE_OP_LOAD, .op_id = LOAD, .groups = GROUPS } };
 static struct op store = {
 	.next = &load,
@@ -63,9 +63,7 @@ static const struct bend bends[] = {
 	{ "sqe.groups 5 is more than the layers", STORE(.groups = LAYERS + 1) },
 	{ NULL, STORE(.groups = 2, .word = 1, .flags = WIRE_SQE_GIVEN) },
 	{ "sqe.flags 4 says GIVEN", STORE(.space = 1, .groups = 2, .flags = WIRE_SQE_GIVEN) },
-	{ NULL, STORE(.event = EVENTS) },
-	{ "sqe.event 4 is more than the events", STORE(.event = EVENTS + 1) },
-	{ "sqe.event 1 is of no ORDER", STORE(.space = 1, .event = 1) },
+	{ NULL, STORE(.word = 2) },
 	{ "sqe.word 2 is of no ORDER", STORE(.space = 1, .word = 2) },
 	{ NULL, GIVES(.target = OUTSTANDING, .n = GROUPS) },
 	{ "sqe.n 3 is more than the groups", GIVES(.target = OUTSTANDING, .n = GROUPS + 1) },

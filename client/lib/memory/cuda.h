@@ -47,8 +47,8 @@ void cuda_device_close(struct cuda_device *device); /* may be zeroed */
 int cuda_enter(const struct cuda_device *device);
 void cuda_leave(const struct cuda_device *device);
 /* The same before work is put into the stream. -EINVAL, with a sentence about the argument `name`:
- * the stream captures a graph. An event that is recorded there belongs to the graph, and does not
- * stand for the work before it. */
+ * the stream captures a graph. What is put there belongs to the graph, and does not come after the
+ * work before it. */
 int cuda_enter_stream(const struct cuda_device *device, CUstream stream, const char *name);
 
 /* The daemon says -EBUSY of a GPU that has just failed and will come back. It is asked again for a

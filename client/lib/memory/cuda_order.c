@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cuda_order.c - orders ops after an engine's stream, and streams after ops. For each connection
- * the daemon is told of the events and words that do it:
+ * the daemon is told of the words that do it:
  *
  *	UNTOLD --ORDER sent--> TOLD --ORDER_OK--> KNOWN
- *	  ^                     |--ERROR -EBUSY--> UNTOLD, for a while
- *	  |                     |--ERROR, with events--> UNTOLD, without them
- *	  `-- connection lost   `--ERROR, without------> REFUSED
+ *	  ^                     `--ERROR-----> REFUSED
+ *	  `-- connection lost
  *
- * An op that names a stream has the event of its slot recorded there, and the daemon touches no
- * page before that event. If events cannot be shared (containers), the stream writes the op's
- * number into ready[slot] instead. The other way round, a stream waits until done[slot] has reached
- * the op's number. The daemon writes that word when it gives back the pages, and the library writes
- * it when the op ends here because a connection was lost. Layer groups have words of their own. A
- * load's layers[slot] is raised group by group, and for all of them when the op ends. A store's
+ * If an op names a stream, the stream writes the op's number into ready[slot], and the daemon
+ * touches no page before. The other way round, a stream waits until done[slot] has reached the op's
+ * number. The daemon writes that word when it gives back the pages, and the library writes it when
+ * the op ends here because a connection was lost. Layer groups have words of their own. A load's
+ * layers[slot] is raised group by group, and for all of them when the op ends. A store's
  * given[slot] is written by the stream that fills the pages.
  *
  * Invariants
@@ -22,8 +20,7 @@
  *      of a client.
  *   O2 Each op that ends raises its words. So no stream waits for ever, as long as a thread calls
  *      kvtier_poll() or kvtier_wait() after a daemon died.
- *   O3 A slot's event is not recorded again before its op has ended: an op has one slot.
- *   O4 A close waits for no stream, since a stream may wait for what the closing thread does next.
+ *   O3 A close waits for no stream, since a stream may wait for what the closing thread does next.
  *      A driver may wait for all streams of the process when memory is unregistered: on an H100
  *      with driver 580.159 the close stood still, most likely there. So words that were registered
  *      stay so until the process ends, as long as CUDA_WORDS_KEPT are enough: the next client of
@@ -40,13 +37,12 @@
 #include <unistd.h>
 
 #include "client/kvtier.h"
-#include "base/clock.h"
 #include "client/lib/base/last_error.h"
 #include "client/lib/base/process.h"
 #include "client/lib/base/shared_memory.h"
 #include "client/lib/base/socket.h"
 
-static_assert((int)WIRE_MAX_EVENTS == (int)KVTIER_MAX_OPS, "a slot of an op is its event's number");
+static_assert((int)WIRE_MAX_WORDS == (int)KVTIER_MAX_OPS, "an op has words of its own");
 
 /* Words of closed clients. A child after fork() finds the words of its parent, and leaves them. A
  * client takes words of its own socket alone, whose daemon may have them mapped still. */
@@ -54,7 +50,7 @@ static _Atomic(struct cuda_words *) kept[CUDA_WORDS_KEPT];
 
 static uint32_t slot_of(uint64_t op)
 {
-	return (uint32_t)(op & (WIRE_MAX_EVENTS - 1));
+	return (uint32_t)(op & (WIRE_MAX_WORDS - 1));
 }
 
 static bool words_keep(struct cuda_words *w)
@@ -131,12 +127,18 @@ static int words_open(const char *path, struct cuda_order *o)
 	return rc;
 }
 
-/* Kept words may have lost their registration, with the context that it was made in. */
+/* Ops go on without them if the driver cannot. Kept words may have lost their registration, with
+ * the context that it was made in. */
 static void words_register(struct cuda_order *o)
 {
 	const struct cuda_api *api = o->device.api;
 	struct cuda_words *w = o->kept;
+	int can = 0;
 
+	if (api->cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+				      o->device.device) ||
+	    !can)
+		return;
 	if (w->registered && !api->cuMemHostGetDevicePointer(&o->device_words, w->at, 0))
 		return;
 	o->device_words = 0;
@@ -148,40 +150,11 @@ static void words_register(struct cuda_order *o)
 		o->device_words = 0;
 }
 
-static int attribute(const struct cuda_order *o, CUdevice_attribute name)
-{
-	int value = 0;
-
-	return o->device.api->cuDeviceGetAttribute(&value, name, o->device.device) ? 0 : value;
-}
-
-/* Ops go on without the features that the driver lacks; see shares_events and device_words. */
-static void driver_open(struct cuda_order *o)
-{
-	const struct cuda_api *api = o->device.api;
-	uint32_t n = 0;
-
-	if (attribute(o, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS))
-		words_register(o);
-	while (n < WIRE_MAX_EVENTS &&
-	       !api->cuEventCreate(&o->events[n],
-				   CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS) &&
-	       !api->cuIpcGetEventHandle(&o->handles[n], o->events[n]))
-		n++;
-	o->shares_events = n == WIRE_MAX_EVENTS;
-	for (n = 0; n < WIRE_MAX_EVENTS; n++)
-		if (!o->events[n] && api->cuEventCreate(&o->events[n], CU_EVENT_DISABLE_TIMING))
-			o->events[n] = NULL;
-}
-
 static void order_free(struct cuda_order *o)
 {
 	const struct cuda_api *api = o->device.api;
 
 	if (o->words && !cuda_enter(&o->device)) {
-		for (uint32_t i = 0; i < WIRE_MAX_EVENTS; i++)
-			if (o->events[i])
-				(void)api->cuEventDestroy(o->events[i]);
 		if (o->kept->registered && !words_keep(o->kept))
 			(void)api->cuMemHostUnregister(o->words);
 		else if (o->kept->registered)
@@ -209,7 +182,7 @@ static int order_open(const char *path, const struct cuda_device *device, struct
 	if (!rc)
 		rc = cuda_enter(&o->device);
 	if (!rc) {
-		driver_open(o);
+		words_register(o);
 		cuda_leave(&o->device);
 		*ret = o;
 	} else {
@@ -264,27 +237,20 @@ static void enter_state(struct cuda_orders *all, struct cuda_order *o, enum cuda
 
 void cuda_orders_lost(struct cuda_orders *all)
 {
-	for (size_t i = 0; i < CUDA_ORDERS_MAX && all->of[i]; i++) {
-		all->of[i]->busy = (struct cuda_busy){ 0 };
+	for (size_t i = 0; i < CUDA_ORDERS_MAX && all->of[i]; i++)
 		enter_state(all, all->of[i], CUDA_ORDER_UNTOLD);
-	}
 }
 
 static int tell(struct cuda_orders *all, struct cuda_order *o, int fd, uint32_t *seq)
 {
-	struct {
-		struct wire_order order;
-		CUipcEventHandle handles[WIRE_MAX_EVENTS];
-	} m = { .order = { .n_events = o->shares_events ? WIRE_MAX_EVENTS : 0 } };
-	const size_t n = sizeof(m.order) + m.order.n_events * sizeof(m.handles[0]);
+	struct wire_order m = { .head = { .magic = WIRE_MAGIC,
+					  .type = WIRE_ORDER,
+					  .length = sizeof(m),
+					  .seq = ++*seq } };
 	int rc;
 
-	m.order.head = (struct wire_head){
-		.magic = WIRE_MAGIC, .type = WIRE_ORDER, .length = (uint32_t)n, .seq = ++*seq
-	};
-	memcpy(m.order.device, o->device.uuid, sizeof(m.order.device));
-	memcpy(m.handles, o->handles, sizeof(m.handles));
-	rc = socket_send(fd, &m, n, &o->kept->fd, 1);
+	memcpy(m.device, o->device.uuid, sizeof(m.device));
+	rc = socket_send(fd, &m, sizeof(m), &o->kept->fd, 1);
 	if (rc)
 		return rc;
 	o->seq = *seq;
@@ -299,8 +265,6 @@ int cuda_orders_advance(struct cuda_orders *all, int fd, uint32_t *seq)
 	for (size_t i = 0; i < CUDA_ORDERS_MAX && all->of[i] && !rc; i++) {
 		if (!all->of[i]->wanted)
 			continue;
-		if (clock_ns() < all->of[i]->busy.retry_ns)
-			return -EAGAIN;
 		if (all->of[i]->state == CUDA_ORDER_UNTOLD)
 			rc = tell(all, all->of[i], fd, seq);
 		if (!rc && all->of[i]->state == CUDA_ORDER_TOLD)
@@ -309,25 +273,16 @@ int cuda_orders_advance(struct cuda_orders *all, int fd, uint32_t *seq)
 	return rc;
 }
 
-int cuda_orders_reply(struct cuda_orders *all, uint32_t type, uint32_t seq, int error)
+int cuda_orders_reply(struct cuda_orders *all, uint32_t type, uint32_t seq)
 {
 	for (size_t i = 0; i < CUDA_ORDERS_MAX && all->of[i]; i++) {
 		struct cuda_order *o = all->of[i];
 
 		if (o->state != CUDA_ORDER_TOLD || o->seq != seq)
 			continue;
-		if (type == WIRE_ORDER_OK) {
-			enter_state(all, o, CUDA_ORDER_KNOWN);
-		} else if (type == WIRE_ERROR && cuda_busy_again(&o->busy, error)) {
-			enter_state(all, o, CUDA_ORDER_UNTOLD);
-		} else if (type == WIRE_ERROR && o->shares_events) {
-			o->shares_events = false;
-			enter_state(all, o, CUDA_ORDER_UNTOLD);
-		} else if (type == WIRE_ERROR) {
-			enter_state(all, o, CUDA_ORDER_REFUSED);
-		} else {
+		if (type != WIRE_ORDER_OK && type != WIRE_ERROR)
 			return 0;
-		}
+		enter_state(all, o, type == WIRE_ERROR ? CUDA_ORDER_REFUSED : CUDA_ORDER_KNOWN);
 		return 1;
 	}
 	return 0;
@@ -335,70 +290,41 @@ int cuda_orders_reply(struct cuda_orders *all, uint32_t type, uint32_t seq, int 
 
 int cuda_order_after(struct cuda_order *o, uint64_t op, bool staged, CUstream stream)
 {
-	const struct cuda_api *api = o->device.api;
-	const uint32_t slot = slot_of(op);
+	const uint64_t at = offsetof(struct wire_words, ready) + 8 * (uint64_t)slot_of(op);
 	CUresult r;
 	int rc;
 
 	if (!staged && o->state == CUDA_ORDER_REFUSED)
 		return error_set(-EOPNOTSUPP, "op.stream: the daemon cannot wait for this GPU's "
 					      "streams; synchronize the stream, and leave it out");
-	if (!(o->shares_events || (staged && o->events[slot])) && !o->device_words)
-		return error_set(-EOPNOTSUPP,
-				 "op.stream: this driver shares neither events nor words; "
-				 "synchronize the stream, and leave it out");
-	/* -errno: the daemon would take an event that was not recorded for one that was reached */
+	if (!o->device_words)
+		return error_set(-EOPNOTSUPP, "op.stream: this driver writes no words; synchronize "
+					      "the stream, and leave it out");
 	rc = cuda_enter_stream(&o->device, stream, "op.stream");
 	if (rc)
 		return rc;
-	if (o->shares_events || (staged && o->events[slot])) {
-		r = api->cuEventRecord(o->events[slot], stream);
-		rc = r ? driver_error(r, "op.stream: cuEventRecord") : 0;
-	} else {
-		r = api->cuStreamWriteValue64(stream,
-					      o->device_words + offsetof(struct wire_words, ready) +
-						      8 * slot,
-					      op, CU_STREAM_WRITE_VALUE_DEFAULT);
-		rc = r ? driver_error(r, "op.stream: cuStreamWriteValue64") : 0;
-	}
+	r = o->device.api->cuStreamWriteValue64(stream, o->device_words + at, op,
+						CU_STREAM_WRITE_VALUE_DEFAULT);
 	cuda_leave(&o->device);
-	return rc;
+	return r ? driver_error(r, "op.stream: cuStreamWriteValue64") : 0;
 }
 
 void cuda_order_entry(const struct cuda_order *o, bool ordered, struct wire_sqe *sqe)
 {
-	const uint16_t number = (uint16_t)(slot_of(sqe->op_id) + 1);
-
 	if (o->state != CUDA_ORDER_KNOWN)
 		return;
-	sqe->word = number;
+	sqe->word = (uint16_t)(slot_of(sqe->op_id) + 1);
 	if (sqe->op == WIRE_OP_STORE && sqe->groups > 0)
 		sqe->flags |= WIRE_SQE_GIVEN;
-	if (!ordered)
-		return;
-	if (o->shares_events)
-		sqe->event = number;
-	else
+	if (ordered)
 		sqe->flags |= WIRE_SQE_READY;
 }
 
-int cuda_order_reached(const struct cuda_order *o, uint64_t op)
+bool cuda_order_reached(const struct cuda_order *o, uint64_t op)
 {
-	const uint32_t slot = slot_of(op);
-	CUresult r;
-	int rc;
+	const uint64_t word = __atomic_load_n(&o->words->ready[slot_of(op)], __ATOMIC_ACQUIRE);
 
-	if (!o->events[slot])
-		return (int64_t)(__atomic_load_n(&o->words->ready[slot], __ATOMIC_ACQUIRE) - op) >=
-		       0;
-	rc = cuda_enter(&o->device);
-	if (rc)
-		return rc;
-	r = o->device.api->cuEventQuery(o->events[slot]);
-	cuda_leave(&o->device);
-	if (r == CUDA_ERROR_NOT_READY)
-		return 0;
-	return r ? driver_error(r, "cuEventQuery") : 1;
+	return (int64_t)(word - op) >= 0;
 }
 
 static void raise_word(uint64_t *word, uint64_t to)

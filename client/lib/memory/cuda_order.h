@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_order.h - the events and words that a client has on one GPU. They order ops after an
- * engine's stream, and streams after ops.
+ * cuda_order.h - the words that a client has on one GPU. They order ops after an engine's stream,
+ * and streams after ops.
  */
 #pragma once
 
@@ -34,9 +34,6 @@ struct cuda_words {
 
 struct cuda_order {
 	struct cuda_device device;
-	CUevent events[WIRE_MAX_EVENTS];
-	CUipcEventHandle handles[WIRE_MAX_EVENTS];
-	_Atomic bool shares_events; /* the driver exports them, and the daemon took them */
 	struct cuda_words *kept;
 	struct wire_words *words; /* kept->at */
 	CUdeviceptr device_words; /* 0: streams cannot write words or wait for them */
@@ -44,7 +41,6 @@ struct cuda_order {
 	/* control and ring */
 	enum cuda_order_state state;
 	uint32_t seq;
-	struct cuda_busy busy; /* control */
 };
 
 /* All of a client. `ring` is held too when the list or a state changes. */
@@ -64,8 +60,8 @@ void cuda_orders_lost(struct cuda_orders *all); /* the connection ended. Control
 /* Sends the messages that are due, each with a number of its own. 0: all were sent and answered.
  * -EAGAIN: not yet. Another -errno: the connection is lost. Control held. */
 int cuda_orders_advance(struct cuda_orders *all, int fd, uint32_t *seq);
-/* 1: the packet answers an ORDER; 0: it does not. error: what an ERROR says. Control held. */
-int cuda_orders_reply(struct cuda_orders *all, uint32_t type, uint32_t seq, int error);
+/* 1: the packet answers an ORDER; 0: it does not. Control held. */
+int cuda_orders_reply(struct cuda_orders *all, uint32_t type, uint32_t seq);
 
 /* Orders an op, which is given by its id, after the work that is in the stream now. staged: the
  * library waits for that work, and not the daemon. No lock is held, as the call may wait for room
@@ -73,9 +69,8 @@ int cuda_orders_reply(struct cuda_orders *all, uint32_t type, uint32_t seq, int 
 int cuda_order_after(struct cuda_order *order, uint64_t op, bool staged, CUstream stream);
 /* Writes the order into an entry that has its op, op_id and groups. Ring held. */
 void cuda_order_entry(const struct cuda_order *order, bool ordered, struct wire_sqe *sqe);
-/* Whether the engine's stream has reached the place after which a staged op comes: 1, or 0; or
- * -errno. Ring held. */
-int cuda_order_reached(const struct cuda_order *order, uint64_t op);
+/* Whether the engine's stream has reached the place after which a staged op comes. Ring held. */
+bool cuda_order_reached(const struct cuda_order *order, uint64_t op);
 /* The op has ended. Streams that wait for it, or for its layer groups, go on. Ring held. */
 void cuda_order_done(struct cuda_order *order, uint64_t op, bool groups);
 /* Has the stream wait for an op that runs: for so many of its layer groups, or for its end (0). If

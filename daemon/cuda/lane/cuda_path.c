@@ -118,43 +118,12 @@ static void take(struct cuda_gpu *gpu, struct cuda_mail *mail)
 
 /* --- orders --- */
 
-/* Several jobs in a row wait for the same event: it is asked once. */
-struct asked {
-	const struct device_events *events;
-	uint32_t event;
-	int answer;
-};
-
-/* 1: reached; 0: not yet; -EIO. */
-static int event_reached(struct cuda_gpu *gpu, const struct device_order *order, struct asked *last)
-{
-	const struct device_events *e = order->events;
-	const CUevent *events = e->own;
-	CUresult result;
-
-	if (last->events == e && last->event == order->event)
-		return last->answer;
-	*last = (struct asked){ .events = e, .event = order->event, .answer = -EIO };
-	if (gpu->state != CUDA_UP || e->generation != gpu->generation || order->event > e->n)
-		return -EIO;
-	result = gpu->api->cuEventQuery(events[order->event - 1]);
-	if (result == CUDA_SUCCESS)
-		last->answer = 1;
-	else if (result == CUDA_ERROR_NOT_READY)
-		last->answer = 0;
-	else
-		(void)cuda_check(gpu, result, "cuEventQuery", NULL, 0);
-	return last->answer;
-}
-
-static int reached(struct cuda_job *j, struct asked *last)
+static bool reached(const struct cuda_job *j)
 {
 	const struct device_order *order = &j->job->order;
 
-	if (order->ready &&
-	    (int64_t)(__atomic_load_n(order->ready, __ATOMIC_ACQUIRE) - order->value) < 0)
-		return 0;
-	return order->event ? event_reached(j->path->gpu, order, last) : 1;
+	return !order->ready ||
+	       (int64_t)(__atomic_load_n(order->ready, __ATOMIC_ACQUIRE) - order->value) >= 0;
 }
 
 /* Layers of a store, which its client gives group by group: there are some that were not queued
@@ -202,30 +171,23 @@ static void go_on(struct cuda_job *j)
 
 static bool poll_orders(struct cuda_path *path)
 {
-	struct asked last = { 0 };
 	const uint64_t now = clock_ns();
 	bool moved = false;
 
 	for (struct list *at = path->waiting.next, *next; at != &path->waiting; at = next) {
 		struct cuda_job *j = container_of(at, struct cuda_job, waiting);
-		int r = j->status ? j->status : device_stopped(j->job, now);
+		const int r = j->status ? j->status : device_stopped(j->job, now);
 
 		next = at->next;
 		j->status = r;
-		if (r == 0)
-			r = reached(j, &last);
-		if (r > 0 && !given(j))
-			r = 0;
-		if (r == 0)
+		if (r == 0 && !(reached(j) && given(j)))
 			continue;
 		moved = true;
 		list_remove(at);
-		if (r > 0) {
+		if (r == 0)
 			go_on(j);
-		} else {
-			j->status = r;
+		else
 			cuda_job_look(j);
-		}
 	}
 	return moved;
 }

@@ -63,7 +63,6 @@ static const struct {
 	[CALL_cuDevicePrimaryCtxRetain] = { .usual = CUDA_ERROR_OUT_OF_MEMORY },
 	[CALL_cuCtxCreate] = { .usual = CUDA_ERROR_OUT_OF_MEMORY },
 	[CALL_cuIpcOpenMemHandle] = { .usual = CUDA_ERROR_MAP_FAILED },
-	[CALL_cuIpcOpenEventHandle] = { .usual = CUDA_ERROR_MAP_FAILED },
 	[CALL_cuMemMap] = { .usual = CUDA_ERROR_MAP_FAILED },
 	[CALL_cuMemFree] = { .gives_back = true, .waits = true },
 	[CALL_cuMemFreeHost] = { .gives_back = true, .waits = true },

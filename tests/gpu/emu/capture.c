@@ -3,8 +3,8 @@
  * capture.c - streams that capture a graph instead of running their operations.
  *
  * G1. An operation that is queued in a stream that captures becomes a node of the graph, and does
- *     not run. An event that is recorded there is as it was for everybody else: for a process that
- *     opened its handle, too. A stream that waits for such an event joins the capture.
+ *     not run. An event that is recorded there is as it was for everybody else. A stream
+ *     that waits for such an event joins the capture.
  * G2. While a stream captures, a call that no stream orders (it allocates, frees, asks, waits) is
  *     refused, and makes the capture void: in the thread that captures, and where the capture and
  *     the thread's mode are GLOBAL in each thread. A thread whose mode is RELAXED may make it.

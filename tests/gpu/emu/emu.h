@@ -93,7 +93,7 @@ struct settings {
 	uint64_t pinned_bytes; /* that a process may have; 0: no limit */
 	uint64_t zeroed_bytes; /* of an allocation that is to be zeros when it is freed; 0: none */
 	int version, capability;
-	bool ipc, ipc_events, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
+	bool ipc, fabric, peer, reuse, aborts, leaks, one_thread, null_stream, mps;
 	bool trace, exclusive, heals, keeps;
 	bool one_queue, waits;
 	uint32_t halts; /* after so many kernels, less one; 0: not */
@@ -299,23 +299,14 @@ uint64_t process_started(pid_t pid); /* 0: there is no such process */
 
 /* --- event.c --- */
 
-struct sheet;
-
-/* In memory of its own, or in a memfd shared with other processes. A record takes the next number
- * when it is queued, and writes it to its mark when the stream gets there. */
-struct marks {
-	_Atomic uint64_t magic;    /* 0: the event is gone */
-	_Atomic uint64_t recorded; /* the last number */
-	_Atomic uint64_t done[EMU_MARKS];
-};
-
+/* A record takes the next number when it is queued, and writes it to its mark when the stream gets
+ * there. */
 struct event {
 	struct object object;
-	unsigned flags;
-	struct marks *marks;
-	struct sheet *sheet; /* with CU_EVENT_INTERPROCESS: its marks lie there; NULL: opened */
-	unsigned refs;       /* the handle, and operations that are queued */
-	uint64_t captured;   /* last recorded in this capture; 0: in none */
+	_Atomic uint64_t recorded; /* the last number */
+	_Atomic uint64_t done[EMU_MARKS];
+	unsigned refs;     /* the handle, and operations that are queued */
+	uint64_t captured; /* last recorded in this capture; 0: in none */
 };
 
 bool event_done(const struct event *event, uint64_t number);
@@ -441,14 +432,13 @@ struct ticket {
 	uint16_t gpu;
 	uint16_t user;
 	uint32_t handle_types;
-	uint64_t at; /* where in the file */
+	uint64_t unused;
 };
 
-enum ticket_kind { TICKET_MEMORY = 0x6d656d31, TICKET_EVENT = 0x65766e31, TICKET_FABRIC };
+enum ticket_kind { TICKET_MEMORY = 0x6d656d31, TICKET_FABRIC };
 
-/* `memory`: NULL for an event. `ret` takes 64 bytes. */
-void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, uint64_t at,
-		 const struct physical *memory, void *ret);
+/* `ret` takes 64 bytes. */
+void ticket_make(enum ticket_kind kind, uint32_t gpu, const struct physical *memory, void *ret);
 /* An open descriptor, and the ticket; -errno: a driver would not open it (-EPERM: another user) */
 int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret);
 /* A driver's answer then. */

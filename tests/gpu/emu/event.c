@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * event.c - events of one process and of several.
+ * event.c - events.
  *
  * Each record of an event has a number, given when it is queued: `recorded` is the last one. When a
  * stream gets to a record it writes the number into done[number % EMU_MARKS]. So
@@ -8,119 +8,24 @@
  *	- a wait takes the number of the last record at the time of the call, and waits for that:
  *	  neither an earlier nor a later record ends it (of more than EMU_MARKS at once, a later
  *	  one may).
- * All of it lies in shared memory when the event is one of several processes. When a process dies
- * before its stream has got to the record, the event is never complete.
- *
- * The events that a process shares lie in sheets: a page for each event, many pages in one memfd. A
- * page is never used twice, so a handle of an event that is gone finds no magic there. The sheet
- * goes with the last event in it.
  */
 
 #include "emu.h"
 
-#define MARKS_MAGIC 0x6b766576656e7431ULL
-enum { PAGE = 4096, SHEET_PAGES = 256 };
-static_assert(sizeof(struct marks) <= PAGE, "other processes map the page of one event");
-
-struct sheet {
-	int fd;
-	uint8_t *at;
-	uint32_t taken, live; /* pages that were given out; and whose event is still there */
-};
-
-static struct sheet *current; /* the next event's; NULL: a new one */
-
 bool event_done(const struct event *event, uint64_t number)
 {
-	return !number || atomic_load(&event->marks->done[number % EMU_MARKS]) >= number;
+	return !number || atomic_load(&event->done[number % EMU_MARKS]) >= number;
 }
 
 void event_mark(struct event *event, uint64_t number)
 {
-	atomic_store(&event->marks->done[number % EMU_MARKS], number);
-}
-
-static void sheet_drop(struct sheet *sheet)
-{
-	if (sheet == current)
-		current = NULL;
-	if (sheet->at != MAP_FAILED)
-		munmap(sheet->at, SHEET_PAGES * PAGE);
-	if (sheet->fd >= 0)
-		close(sheet->fd);
-	free(sheet);
-}
-
-static struct sheet *sheet_make(void)
-{
-	struct sheet *sheet = malloc(sizeof(*sheet));
-
-	if (!sheet)
-		return NULL;
-	*sheet = (struct sheet){ .fd = memfd_create("kvtier-emu:event", MFD_CLOEXEC),
-				 .at = MAP_FAILED };
-	if (sheet->fd >= 0 && !ftruncate(sheet->fd, SHEET_PAGES * PAGE))
-		sheet->at = mmap(NULL, SHEET_PAGES * PAGE, PROT_READ | PROT_WRITE,
-				 MAP_SHARED | MAP_POPULATE, sheet->fd, 0);
-	if (sheet->at != MAP_FAILED)
-		return sheet;
-	sheet_drop(sheet);
-	return NULL;
-}
-
-static struct marks *make_shared(struct sheet **ret_sheet)
-{
-	struct marks *marks;
-
-	if (!current)
-		current = sheet_make();
-	if (!current)
-		return NULL;
-	marks = (struct marks *)(current->at + (size_t)current->taken++ * PAGE);
-	marks->magic = MARKS_MAGIC;
-	current->live++;
-	*ret_sheet = current;
-	if (current->taken == SHEET_PAGES)
-		current = NULL;
-	return marks;
-}
-
-static void marks_free(struct marks *marks, unsigned flags, struct sheet *sheet)
-{
-	if (!(flags & CU_EVENT_INTERPROCESS)) {
-		free(marks);
-	} else if (!sheet) {
-		munmap(marks, sizeof(*marks));
-	} else {
-		marks->magic = 0;
-		if (!--sheet->live)
-			sheet_drop(sheet);
-	}
-}
-
-/* Takes the marks. */
-static CUresult make(struct context *ctx, unsigned flags, struct marks *marks, struct sheet *sheet,
-		     CUevent *ret)
-{
-	struct event *event = object_new(OBJECT_EVENT, ctx, sizeof(*event));
-
-	if (!event) {
-		marks_free(marks, flags, sheet);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	event->flags = flags;
-	event->marks = marks;
-	event->sheet = sheet;
-	event->refs = 1;
-	*ret = (CUevent)event->object.handle;
-	return CUDA_SUCCESS;
+	atomic_store(&event->done[number % EMU_MARKS], number);
 }
 
 void event_release(struct event *event)
 {
 	if (--event->refs)
 		return;
-	marks_free(event->marks, event->flags, event->sheet);
 	free(event);
 }
 
@@ -137,15 +42,17 @@ struct event *event_find(enum call_id id, CUevent handle)
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
-	const unsigned both = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
-	struct marks *marks;
-	struct sheet *sheet = NULL;
+	struct event *e;
 
 	CALL(cuEventCreate, NEEDS_CONTEXT);
-	if (!event || flags & ~7u || ((flags & CU_EVENT_INTERPROCESS) && (flags & both) != both))
+	if (!event || flags & ~3u)
 		return CUDA_ERROR_INVALID_VALUE;
-	marks = flags & CU_EVENT_INTERPROCESS ? make_shared(&sheet) : calloc(1, sizeof(*marks));
-	return marks ? make(call.ctx, flags, marks, sheet, event) : CUDA_ERROR_OUT_OF_MEMORY;
+	e = object_new(OBJECT_EVENT, call.ctx, sizeof(*e));
+	if (!e)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	e->refs = 1;
+	*event = (CUevent)e->object.handle;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuEventDestroy(CUevent event)
@@ -175,7 +82,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 			    &(struct operation){ .kind = OPERATION_RECORD,
 						 .call = call.id,
 						 .event = e,
-						 .number = ++e->marks->recorded },
+						 .number = ++e->recorded },
 			    NULL);
 }
 
@@ -194,7 +101,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 			    &(struct operation){ .kind = OPERATION_WAIT_EVENT,
 						 .call = call.id,
 						 .event = e,
-						 .number = e->marks->recorded },
+						 .number = e->recorded },
 			    NULL);
 }
 
@@ -206,7 +113,7 @@ CUresult cuEventQuery(CUevent event)
 	r = capture_asks_event(&call, e);
 	if (r)
 		return r;
-	return event_done(e, e->marks->recorded) ? CUDA_SUCCESS : not_ready(e->object.handle);
+	return event_done(e, e->recorded) ? CUDA_SUCCESS : not_ready(e->object.handle);
 }
 
 CUresult cuEventSynchronize(CUevent event)
@@ -219,52 +126,9 @@ CUresult cuEventSynchronize(CUevent event)
 	if (r)
 		return r;
 	e->refs++;
-	number = e->marks->recorded;
+	number = e->recorded;
 	while (!event_done(e, number) && !call.ctx->sticky && !call.ctx->dead)
 		changed_wait(now_ns() + 500000);
 	event_release(e);
 	return call.ctx->dead ? CUDA_ERROR_CONTEXT_IS_DESTROYED : call.ctx->sticky;
-}
-
-/* --- between processes --- */
-
-CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
-{
-	CALL_ON_EVENT(cuIpcGetEventHandle, NEEDS_CONTEXT, event);
-	if (!handle || !(e->flags & CU_EVENT_INTERPROCESS) || !e->sheet)
-		return CUDA_ERROR_INVALID_HANDLE;
-	if (!emu.settings.ipc_events)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	ticket_make(TICKET_EVENT, e->sheet->fd, call.ctx->gpu->physical,
-		    (uint64_t)((uint8_t *)e->marks - e->sheet->at), NULL, handle);
-	return CUDA_SUCCESS;
-}
-
-CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
-{
-	struct marks *marks;
-	struct ticket ticket;
-	int fd;
-
-	CALL(cuIpcOpenEventHandle, NEEDS_CONTEXT);
-	if (!emu.settings.ipc_events)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	fd = ticket_open(TICKET_EVENT, &handle, &ticket);
-	if (fd < 0)
-		return ticket_refused(fd);
-	if (ticket.pid == getpid() || ticket.gpu != call.ctx->gpu->physical) {
-		close(fd);
-		return ticket.pid == getpid() ? CUDA_ERROR_INVALID_CONTEXT :
-						CUDA_ERROR_INVALID_DEVICE;
-	}
-	marks = mmap(NULL, sizeof(*marks), PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-		     (off_t)ticket.at);
-	close(fd);
-	if (marks == MAP_FAILED)
-		return CUDA_ERROR_MAP_FAILED;
-	if (marks->magic != MARKS_MAGIC) {
-		munmap(marks, sizeof(*marks));
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	return make(call.ctx, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, marks, NULL, event);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ipc.c - handles that one process gives to another: of memory, of events, fabric handles.
+ * ipc.c - handles that one process gives to another: of memory, fabric handles.
  *
  * A handle is a ticket: which process has which descriptor of which file. Opening it opens
  * /proc/PID/fd/N, and looks whether process and file are still the same. So a handle ends with its
- * process, and with the memory or event that it was made of; memory that is open lives on. A handle
+ * process, and with the memory that it was made of; memory that is open lives on. A handle
  * opens in the PID namespace that it was made in, and never in the process that made it; a legacy
  * handle in processes of the same user alone.
  *
@@ -38,25 +38,21 @@ static uint32_t check_of(const struct ticket *ticket)
 	return sum;
 }
 
-void ticket_make(enum ticket_kind kind, int fd, uint32_t gpu, uint64_t at,
-		 const struct physical *memory, void *ret)
+void ticket_make(enum ticket_kind kind, uint32_t gpu, const struct physical *memory, void *ret)
 {
 	struct ticket t = { .magic = kind,
 			    .pid = emu.pid,
-			    .fd = fd,
+			    .fd = memory->fd,
 			    .started = emu.started,
 			    .pid_namespace = pid_namespace(),
 			    .gpu = (uint16_t)gpu,
 			    .user = emu.settings.user,
-			    .at = at };
+			    .bytes = memory->bytes,
+			    .handle_types = memory->handle_types };
 	struct stat status;
 
-	if (!fstat(fd, &status))
+	if (!fstat(memory->fd, &status))
 		t.inode = status.st_ino;
-	if (memory) {
-		t.bytes = memory->bytes;
-		t.handle_types = memory->handle_types;
-	}
 	t.check = check_of(&t);
 	memcpy(ret, &t, sizeof(t));
 }
@@ -79,7 +75,7 @@ int ticket_open(enum ticket_kind kind, const void *bytes, struct ticket *ret)
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	if (fstat(fd, &status) || status.st_ino != t.inode || t.at >= (uint64_t)status.st_size) {
+	if (fstat(fd, &status) || status.st_ino != t.inode) {
 		close(fd);
 		return -ESTALE;
 	}
@@ -103,7 +99,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!emu.settings.ipc)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	ticket_make(TICKET_MEMORY, r->memory->fd, r->gpu->physical, 0, r->memory, handle);
+	ticket_make(TICKET_MEMORY, r->gpu->physical, r->memory, handle);
 	return CUDA_SUCCESS;
 }
 

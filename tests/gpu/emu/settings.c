@@ -13,9 +13,9 @@
  *	capability=N      of each GPU (90)
  *	zeroed=N          device memory of N MiB or more is all zeros when it is freed
  *	keeps=1           fresh memory has the bytes of what the process freed last
- *	ipc=0             no legacy handles of memory       ipc_events=0   none of events
- *	user=N            who runs this process (0); legacy handles of another user's memory and
- *	                  events are refused, by one of two results that the seed draws
+ *	ipc=0             no legacy handles of memory
+ *	user=N            who runs this process (0); legacy handles of another user's memory
+ *	                  are refused, by one of two results that the seed draws
  *	fabric=1          VMM memory can be exported as a fabric handle
  *	peer=1            a handle of one GPU can be opened in a context of another one
  *	reuse=0|1         freed addresses are given out again: never, always (drawn by the seed)
@@ -106,7 +106,6 @@ static void read_number(struct settings *s, const char *key, uint64_t number, co
 		NUMBER("version", version, INT32_MAX, 1),
 		NUMBER("capability", capability, INT32_MAX, 1),
 		NUMBER("ipc", ipc, FLAG, 1),
-		NUMBER("ipc_events", ipc_events, FLAG, 1),
 		NUMBER("fabric", fabric, FLAG, 1),
 		NUMBER("peer", peer, FLAG, 1),
 		NUMBER("reuse", reuse, FLAG, 1),
@@ -178,7 +177,6 @@ void settings_read(struct settings *ret)
 		.version = 13000,
 		.capability = 90,
 		.ipc = true,
-		.ipc_events = true,
 		.leaks = true,
 		.heals = true,
 		.faulty = -1,

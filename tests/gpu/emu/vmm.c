@@ -166,8 +166,7 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 	if (a->memory->fd < 0) /* of another process */
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
-		ticket_make(TICKET_FABRIC, a->memory->fd, a->memory->gpu->physical, 0, a->memory,
-			    shareable);
+		ticket_make(TICKET_FABRIC, a->memory->gpu->physical, a->memory, shareable);
 		return CUDA_SUCCESS;
 	}
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", a->memory->fd);
