@@ -101,8 +101,9 @@ static int reserve(struct nvme_log *log)
 	log->image_max = limit;
 	nvme_credit_open(&log->credit, log->facts.capacity_bytes, log->facts.segment_bytes);
 	log->low = n / 64 < 2 ? 2 : n / 64 > 8 ? 8 : n / 64;
-	log->segments = nvme_reserve(n * sizeof(*log->segments));
-	log->heat = nvme_reserve(n * sizeof(*log->heat));
+	/* not wiped here: this is one turn of the core thread, and n may be 65,535 */
+	log->segments = calloc(n, sizeof(*log->segments));
+	log->heat = calloc(n, sizeof(*log->heat));
 	log->carry.footer = nvme_reserve_unset(log->footer_max);
 	log->carry.candidates =
 		nvme_reserve_unset(log->entries_max * sizeof(*log->carry.candidates));
@@ -115,8 +116,6 @@ static int reserve(struct nvme_log *log)
 	}
 	if (!good)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < n; i++)
-		log->segments[i].generation = 1;
 	log->clean = n;
 	return 0;
 }

@@ -58,7 +58,7 @@ struct nvme_segment {
 	uint64_t sequence; /* of its header; 0: its header is not of this store */
 	uint64_t full_ns;  /* SEALED: since when */
 	uint32_t live_bytes;
-	uint32_t generation; /* 1 .. NVME_GENERATIONS - 1 */
+	uint32_t generation; /* below NVME_GENERATIONS */
 	uint32_t readers;
 	uint16_t entries; /* SEALED: in its footer */
 	uint8_t state;    /* enum segment_state */

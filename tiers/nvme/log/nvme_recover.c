@@ -104,7 +104,7 @@ static int reserve_recovery(struct nvme_log *log)
 	if (!r)
 		return -ENOMEM;
 	r->walk.buffer = nvme_reserve(CHUNK_PAGES * NVME_PAGE);
-	r->heap = nvme_reserve(log->n_segments * sizeof(*r->heap));
+	r->heap = nvme_reserve_unset(log->n_segments * sizeof(*r->heap));
 	good = r->walk.buffer && r->heap;
 	for (uint32_t i = 0; i < HEADERS; i++) {
 		r->header[i].page = nvme_reserve(NVME_PAGE);

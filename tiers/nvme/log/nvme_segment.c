@@ -131,7 +131,7 @@ void nvme_segment_release(struct nvme_log *log, uint32_t segment)
 
 	assert(s->state == SEGMENT_SEALED || s->state == SEGMENT_DRAINING);
 	s->state = SEGMENT_FREE;
-	s->generation = s->generation + 1 < NVME_GENERATIONS ? s->generation + 1 : 1;
+	s->generation = (s->generation + 1) % NVME_GENERATIONS;
 	s->entries = 0;
 	clear(log, segment);
 	log->clean++;
