@@ -334,6 +334,7 @@ static int usage(FILE *to, int status)
 		"19\n"
 		"  KVTIER_BENCH_SCALE   1e7: scale cases of 1e7 blocks run, too, in 3 GiB of "
 		"memory\n"
+		"  KVTIER_BENCH_FILL    blocks of scale.fill, 92 bytes of memory each; else 1e6\n"
 		"  KVTIER_BENCH_CUDA_BLOCKS blocks of threads where a case says 16 or 8, and "
 		"[gpu] max_ctas\n"
 		"  KVTIER_BENCH_CUDA_MIB how much device memory cuda cases copy and encode; else "

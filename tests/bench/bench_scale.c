@@ -6,7 +6,8 @@
  * The blocks lie on a sparse store: it has headers and footers, as a log has whose segments are
  * full, and holes where the images would be. It is in memory (/dev/shm, else $KVTIER_BENCH_DIR), so
  * that no disk is measured. The store's identity and its owner come from a small one that a daemon
- * made before. An engine beside it stores and loads MOVED blocks of its own.
+ * made before. An engine beside it stores and loads MOVED blocks of its own. verify reads images,
+ * so it has a daemon whose blocks are in host memory. fill has the tables alone, and no daemon.
  *
  * A size is measured once, when the first case asks for it. The limit of a case is 1.3 times the
  * same figure at 1e5 blocks, or a goal. Daemon and engine have a real-time priority where this
@@ -16,6 +17,8 @@
 #include <sched.h>
 
 #include "bench_daemon.h"
+#include "daemon/index/index.h"
+#include "daemon/table/block.h"
 #include "tests/lib/random.h"
 #include "tiers/nvme/log/nvme_format.h"
 #include "tiers/tier.h"
@@ -23,12 +26,13 @@
 enum {
 	MOVED = 16384,
 	SEGMENT_BYTES = 64 << 20,
-	SPARE = 16,        /* segments without records */
+	SPARE = 12,        /* segments without records */
 	PER_SEGMENT = 152, /* 1e7 blocks then lie in 65,535 segments */
 	ASKED = 64,        /* keys of a lookup */
 	BESIDE = 4096,     /* loads whose time is kept */
 	RECORD_PAGES = 2,
-	BASE = 1, /* the size that limits come from */
+	VERIFIED_BYTES = 8192, /* of host memory for a block */
+	BASE = 1,              /* the size that limits come from */
 };
 
 enum verb {
@@ -36,18 +40,21 @@ enum verb {
 	STORE,
 	LOAD,
 	LOOKUP,
+	RECLAIM,
 	EVICT,
 	PURGE,
+	VERIFY,
 	VERBS,
 };
 
 struct size {
 	const char *name;
 	uint32_t blocks;
-	bool measured;
+	bool measured, verified;
 	double ns[VERBS], longest_ms[VERBS]; /* a block; of an iteration */
 	double serving_s, found_s, core_s;   /* after the start; the scan's CPU */
 	double p99_beside_us, p99_us;        /* of loads beside the scan (0: none), and after it */
+	double dropped;                      /* blocks of the segments that were reclaimed */
 };
 
 static struct size sizes[] = {
@@ -236,6 +243,16 @@ static void hurry_end(void *arg)
 	(void)sched_setscheduler(0, SCHED_OTHER, arg);
 }
 
+/* The daemon inherits the priority. */
+static void start_in_a_hurry(struct rig *rig)
+{
+	static struct sched_param usual, first = { .sched_priority = 1 };
+
+	bench_defer(hurry_end, &usual);
+	(void)sched_setscheduler(0, SCHED_FIFO, &first);
+	bench_daemon_start(&rig->daemon, rig->sections);
+}
+
 /* --- what is measured --- */
 
 static bool is_starting(const struct rig *rig)
@@ -265,8 +282,7 @@ static void measure_start(struct rig *rig, struct size *size)
 	const uint64_t begun = bench_now_ns();
 	const struct watch empty = { .ns = rig->empty_ns };
 
-	(void)sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){ .sched_priority = 1 });
-	bench_daemon_start(&rig->daemon, rig->sections);
+	start_in_a_hurry(rig);
 	size->serving_s = (double)(bench_now_ns() - begun) / 1e9;
 	bench_daemon_engine(&rig->daemon, &shape, BENCH_OP, false);
 	bench_daemon_keys(&rig->daemon, 1);
@@ -280,11 +296,11 @@ static void measure_start(struct rig *rig, struct size *size)
 }
 
 /* All through the same pages. */
-static void move(struct rig *rig, bool load)
+static void move(struct rig *rig, bool load, uint32_t n)
 {
-	for (uint32_t i = 0; i < MOVED; i += BENCH_OP)
+	for (uint32_t i = 0; i < n; i += BENCH_OP)
 		bench_must(bench_move(rig->daemon.client, rig->daemon.space, load, &rig->keys[i], 0,
-				      BENCH_OP));
+				      n - i < BENCH_OP ? n - i : BENCH_OP));
 }
 
 static void lookups(struct rig *rig, struct size *size)
@@ -308,33 +324,141 @@ static void lookups(struct rig *rig, struct size *size)
 	size->ns[LOOKUP] = seconds * 1e9 / (2000.0 * ASKED);
 }
 
+/* Other keys in every run, 2 and more. */
+static void store_others(struct rig *rig, uint32_t run, uint32_t n)
+{
+	bench_must(bench_keys(rig->daemon.space, run, n, rig->keys));
+	move(rig, false, n);
+}
+
+/* Stores and writes until segments are reclaimed. The run that is measured reclaims, too. */
+static void measure_reclaim(struct rig *rig, struct size *size)
+{
+	const uint64_t *dropped = &rig->daemon.stats->v.tiers_nvme_evicted_blocks_total;
+	struct watch w;
+	uint64_t before = 0;
+
+	for (uint32_t run = 3; stats_get(dropped) == before; run++) {
+		before = stats_get(dropped);
+		watch_begin(rig, &w);
+		store_others(rig, run, MOVED);
+		bench_daemon_ctl(&rig->daemon, "flush");
+	}
+	watch_end(rig, size, RECLAIM, &w, MOVED);
+	size->dropped = (double)(stats_get(dropped) - before);
+}
+
+/* What an operator does with as many blocks as this gauge tells. */
+static void measure_all(struct rig *rig, struct size *size, enum verb verb, const char *words,
+			const uint64_t *blocks)
+{
+	struct watch w;
+	double n;
+
+	usleep(2100000); /* two heartbeats */
+	n = (double)stats_get(blocks);
+	watch_begin(rig, &w);
+	bench_daemon_ctl(&rig->daemon, words);
+	watch_end(rig, size, verb, &w, n);
+}
+
+static void measure_verify(struct size *size)
+{
+	const uint32_t mark = bench_mark();
+	struct rig *rig = bench_alloc(sizeof(*rig));
+
+	rig->keys = bench_alloc(MOVED * sizeof(*rig->keys));
+	(void)snprintf(rig->sections, sizeof(rig->sections),
+		       "[host]\nbytes = %" PRIu64 "\nhuge_pages = no\n[nvme]\nbytes = 0\n"
+		       "[index]\nmax_blocks = %u\n",
+		       (uint64_t)size->blocks * VERIFIED_BYTES + (64 << 20), size->blocks + MOVED);
+	start_in_a_hurry(rig);
+	bench_daemon_engine(&rig->daemon, &shape, BENCH_OP, false);
+	for (uint32_t run = 2, left = size->blocks, n; left > 0; left -= n, run++) {
+		n = left < MOVED ? left : MOVED;
+		store_others(rig, run, n);
+	}
+	measure_all(rig, size, VERIFY, "verify", &rig->daemon.stats->v.tiers_host_blocks);
+	if (stats_get(&rig->daemon.stats->v.tiers_host_blocks) < size->blocks)
+		bench_fail(-ENOSPC, "host memory has room for %.0f blocks alone",
+			   (double)stats_get(&rig->daemon.stats->v.tiers_host_blocks));
+	size->verified = true;
+	bench_end(mark);
+}
+
 static void measure(struct size *size)
 {
-	static struct sched_param usual;
 	struct rig *rig = bench_alloc(sizeof(*rig));
 	struct watch w;
 
 	rig->keys = bench_alloc(MOVED * sizeof(*rig->keys));
-	bench_defer(hurry_end, &usual);
 	seed(rig);
 	store_make(rig, size->blocks);
 	measure_start(rig, size);
 	bench_must(bench_keys(rig->daemon.space, 2, MOVED, rig->keys));
 	lookups(rig, size);
 	watch_begin(rig, &w);
-	move(rig, false);
+	move(rig, false, MOVED);
 	watch_end(rig, size, STORE, &w, MOVED);
 	watch_begin(rig, &w);
-	move(rig, true);
+	move(rig, true, MOVED);
 	watch_end(rig, size, LOAD, &w, MOVED);
 	bench_daemon_ctl(&rig->daemon, "flush");
-	watch_begin(rig, &w);
-	bench_daemon_ctl(&rig->daemon, "evict --all");
-	watch_end(rig, size, EVICT, &w, MOVED);
-	watch_begin(rig, &w);
-	bench_daemon_ctl(&rig->daemon, "purge --tenant default");
-	watch_end(rig, size, PURGE, &w, size->blocks + MOVED);
+	measure_reclaim(rig, size);
+	measure_all(rig, size, EVICT, "evict --all", &rig->daemon.stats->v.tiers_host_blocks);
+	measure_all(rig, size, PURGE, "purge --tenant default",
+		    &rig->daemon.stats->v.index_entries);
 	size->measured = true;
+}
+
+/* --- the tables alone --- */
+
+static double resident_bytes(void)
+{
+	double pages = 0;
+	FILE *f = fopen("/proc/self/statm", "re");
+
+	if (!f || fscanf(f, "%*s %lf", &pages) != 1)
+		bench_must(-EIO);
+	(void)fclose(f);
+	return pages * 4096;
+}
+
+/* As many blocks as $KVTIER_BENCH_FILL says, all on NVMe. */
+static void run_fill(const struct bench_case *self, struct bench_result *ret)
+{
+	enum { PARTS = 10 };
+	const char *asked = getenv("KVTIER_BENCH_FILL");
+	const uint32_t n = asked ? (uint32_t)atof(asked) : 1000000;
+	const struct blocks_conf conf = { .max_blocks = n };
+	const double before = resident_bytes();
+	struct extent where = { .tier = TIER_NVME };
+	double ns[PARTS] = { 0 };
+	struct blocks *blocks;
+	struct index *index;
+
+	(void)self;
+	bench_must(index_open(n, &index));
+	bench_must(blocks_open(&conf, index, &blocks));
+	for (uint32_t part = 0, i = 0; part < PARTS; part++) {
+		const double from = bench_cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+
+		for (; i < (uint64_t)n * (part + 1) / PARTS; i++) {
+			uint8_t key[32];
+			uint32_t block;
+
+			random_key(i, key);
+			where.slot = i;
+			bench_must(blocks_commit_away(blocks, key, 0, 0, &where, i + 1, &block));
+		}
+		ns[part] = bench_cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - from;
+		ns[part] *= 1e9 * PARTS / n;
+	}
+	bench_add(ret, ns[PARTS - 1], ns[0]);
+	bench_note(ret, "%u blocks, %.1f bytes each; the first tenth %.0f ns; %.0f had no room", n,
+		   (resident_bytes() - before) / n, ns[0], (double)index_crowded(index));
+	blocks_close(blocks);
+	index_close(index);
 }
 
 /* --- a case --- */
@@ -351,11 +475,19 @@ static void run_scale(const struct bench_case *self, struct bench_result *ret)
 	struct size *size = &sizes[c->size], *base = &sizes[BASE];
 	const uint32_t needed[] = { BASE, c->size };
 
-	if (c->size == 3 && !getenv("KVTIER_BENCH_SCALE"))
-		bench_fail(-ENOTSUP, "it takes 3 GiB of memory: set KVTIER_BENCH_SCALE=1e7");
-	for (int i = 0; i < 2; i++)
-		if (!sizes[needed[i]].measured)
-			measure(&sizes[needed[i]]);
+	if (c->size + (c->verb == VERIFY) >= 3 && !getenv("KVTIER_BENCH_SCALE"))
+		bench_fail(-ENOTSUP, "it takes %s GiB of memory: set KVTIER_BENCH_SCALE=1e7",
+			   c->verb != VERIFY ? "3" :
+			   c->size == 3      ? "52" :
+					       "6");
+	for (int i = 0; i < 2; i++) {
+		struct size *s = &sizes[needed[i]];
+
+		if (c->verb == VERIFY && !s->verified)
+			measure_verify(s);
+		else if (c->verb != VERIFY && !s->measured)
+			measure(s);
+	}
 	bench_add(ret, size->ns[c->verb], c->goal_ns > 0 ? c->goal_ns : base->ns[c->verb] * 1.3);
 	if (c->verb == START)
 		bench_note(ret,
@@ -363,6 +495,9 @@ static void run_scale(const struct bench_case *self, struct bench_result *ret)
 			   "after %.1f s; p99 of loads %.0f us, later %.0f",
 			   size->longest_ms[START], size->core_s, size->serving_s, size->found_s,
 			   size->p99_beside_us, size->p99_us);
+	else if (c->verb == RECLAIM)
+		bench_note(ret, "longest turn %.2f ms; %.0f blocks dropped",
+			   size->longest_ms[RECLAIM], size->dropped);
 	else if (c->verb != LOOKUP)
 		bench_note(ret, "longest turn %.2f ms", size->longest_ms[c->verb]);
 }
@@ -380,8 +515,13 @@ const struct bench_case bench_scale_cases[] = {
 	OF("store", STORE, "core CPU for a block stored, against 1.3 times that of 1e5;", 0),
 	OF("load", LOAD, "core CPU for a block loaded, against 1.3 times that of 1e5;", 0),
 	OF("lookup", LOOKUP, "client CPU for a block found, against 1.3 times that of 1e5;", 0),
+	OF("reclaim", RECLAIM,
+	   "core CPU for a block written and room made, against 1.3 times that of 1e5;", 0),
 	OF("evict", EVICT, "core CPU for a block demoted, against 1.3 times that of 1e5;", 0),
 	OF("purge", PURGE, "core CPU for a block purged, against 5 s for 1e7;", 500),
+	OF("verify", VERIFY, "core CPU for a block verified, against 1.3 times that of 1e5;", 0),
+	{ "scale.fill", run_fill, "CPU for a block of the last tenth of a full table",
+	  0, BENCH_LESS, "ns", NULL },
 	{ 0 },
 };
 /* clang-format on */
