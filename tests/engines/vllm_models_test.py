@@ -82,6 +82,10 @@ class Models(Waits):
         vLLM itself has had the blocks of the first prompt, and not that state."""
         self.carries("states", 6 + 1, STATES, stored=6 + 6, cached=576, branch=(300, 288))
 
+    def test_states_on_two_ranks(self):
+        self.carries("states", 2 * (6 + 1), {**STATES, "tensor_parallel_size": 2}, stored=2 * (6 + 6), cached=576,
+                     branch=(300, 288), VLLM_CPU_OMP_THREADS_BIND="0|1")
+
     def test_states_of_requests_that_vllm_preempts(self):
         """Its KV has room for the prompts, and not for their answers. All states that were saved are right: an engine
         with more room goes on from them, those in answers, too."""
