@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -154,12 +155,17 @@ def stops_around(name: str) -> None:
     from kvtier import Space
     submit = getattr(Space, name)
 
+    def stop() -> None:
+        """A signal to the process could be another thread's, and this one would go on for a moment."""
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
     def stopping(space, *arguments, **options):
         setattr(Space, name, submit)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        op = submit(space, *arguments, **options)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return op
+        stop()
+        try:
+            return submit(space, *arguments, **options)
+        finally:
+            stop()
 
     setattr(Space, name, stopping)
 
