@@ -47,7 +47,7 @@ struct workers_order {
 	void (*put)(void *arg, struct work *work);
 	void (*put_back)(void *arg, struct work *work); /* WORK_AGAIN */
 	struct work *(*take)(void *arg);                /* NULL: no such call */
-	/* more work like `ended` is in the queue */
+	/* more work like `ended`, which runs no more, is in the queue or runs */
 	bool (*more)(void *arg, const struct work *ended);
 };
 

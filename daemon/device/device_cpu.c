@@ -44,9 +44,9 @@
 
 enum {
 	MAX_WORKERS = 256,
-	/* Completions gathered before the core is woken, while more jobs of the same client wait,
-	 * and jobs before workers are: a context switch costs as much as many small blocks. The
-	 * core learns of a client's last job at once: its op may be complete, however many jobs
+	/* Completions gathered before the core is woken, while more jobs of the same client wait
+	 * or run, and jobs before workers are: a context switch costs as much as many small blocks.
+	 * The core learns of a client's last job at once: its op may be complete, however many jobs
 	 * others have. */
 	WAKE_BATCH = 32,
 	/* the core is woken no later than this: large blocks take 50-150 us a MiB */
@@ -72,6 +72,8 @@ struct cpu {
 	struct device_run *runs;             /* one a job */
 	struct device_run **free_runs;       /* the core's */
 	uint32_t n_free_runs;
+	/* whose jobs run now; the workers' lock guards it */
+	uint32_t n_running, running[MAX_WORKERS];
 };
 
 static struct cpu *cpu_of(struct device *device)
@@ -102,9 +104,28 @@ static void put(void *arg, struct work *work)
 	show_queue(c);
 }
 
+static uint32_t *running_of(struct cpu *c, uint32_t client)
+{
+	uint32_t at = 0;
+
+	while (at < c->n_running && c->running[at] != client)
+		at++;
+	return at < c->n_running ? &c->running[at] : NULL;
+}
+
+static void runs_no_more(struct cpu *c, uint32_t client)
+{
+	uint32_t *one = running_of(c, client);
+
+	*one = c->running[--c->n_running];
+}
+
 static void put_back(void *arg, struct work *work)
 {
-	device_queue_return(&((struct cpu *)arg)->queue, job_of(work));
+	struct cpu *c = arg;
+
+	runs_no_more(c, job_of(work)->client);
+	device_queue_return(&c->queue, job_of(work));
 }
 
 static struct work *take(void *arg)
@@ -113,13 +134,19 @@ static struct work *take(void *arg)
 	struct device_job *job = device_queue_take(&c->queue);
 
 	show_queue(c);
-	return job ? &job->work : NULL;
+	if (!job)
+		return NULL;
+	c->running[c->n_running++] = job->client;
+	return &job->work;
 }
 
 static bool more(void *arg, const struct work *ended)
 {
-	return device_queue_wait(&((struct cpu *)arg)->queue,
-				 container_of(ended, struct device_job, work)->client);
+	struct cpu *c = arg;
+	const uint32_t client = container_of(ended, struct device_job, work)->client;
+
+	runs_no_more(c, client);
+	return running_of(c, client) || device_queue_wait(&c->queue, client);
 }
 
 static const struct workers_order queue_order = {

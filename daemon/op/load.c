@@ -134,7 +134,7 @@ static bool asks(const struct op *op)
 	return n >= 8;
 }
 
-bool load_must_wait(const struct op *op, bool begins)
+bool load_must_wait(struct op *op, bool begins)
 {
 	const struct ops *all = op->all;
 	const uint32_t most = all->n_parts - all->n_parts / 4,
@@ -142,17 +142,19 @@ bool load_must_wait(const struct op *op, bool begins)
 									most,
 		       waiting = all->flights.n_parts + all->room.n;
 	uint8_t key[32];
-	enum source source;
 	uint32_t block;
 
 	if (op->sqe.op == WIRE_OP_HINT || (waiting < row && !asks(op)))
 		return false;
 	if (hint_may_bring(op))
 		return true;
-	ring_key(&op->client->ring, op->sqe.first + op->next_block % op->sqe.n, key);
-	source = where_is(all->tables, op, false, key, &block);
-	return source == SOURCE_REDIS ? waiting >= most || asks(op) :
-					source == SOURCE_NVME && waiting >= row;
+	if (op->seen_block != op->next_block + 1) {
+		ring_key(&op->client->ring, op->sqe.first + op->next_block % op->sqe.n, key);
+		op->seen = where_is(all->tables, op, false, key, &block);
+		op->seen_block = op->next_block + 1;
+	}
+	return op->seen == SOURCE_REDIS ? waiting >= most || asks(op) :
+					  op->seen == SOURCE_NVME && waiting >= row;
 }
 
 /* --- BRING --- */

@@ -24,7 +24,7 @@ enum step load_end(struct task *task);
  * for such blocks already. So a disk or endpoint that stalls does not hold all parts, and blocks in
  * memory are still served. Or Redis is asked about enough other blocks of the op. begins: a row of
  * blocks does, for which there has to be room. */
-bool load_must_wait(const struct op *op, bool begins);
+bool load_must_wait(struct op *op, bool begins);
 
 /* --- layer groups --- */
 

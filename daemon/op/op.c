@@ -324,6 +324,17 @@ static void take_parent(struct ops *all, struct op *op)
 			parent = blocks_parent(all->tables->blocks, parent);
 }
 
+/* The lookup of the next block will wait for little but the index's memory: asks for it. */
+static void look_ahead(const struct op *op)
+{
+	uint8_t key[32];
+
+	if (op->next_block >= op->sqe.n)
+		return;
+	ring_key(&op->client->ring, op->sqe.first + op->next_block, key);
+	blocks_soon_key(op->all->tables->blocks, key, op->mount->space->number);
+}
+
 static struct part *begin_block(struct op *op)
 {
 	struct ops *all = op->all;
@@ -365,6 +376,7 @@ static struct part *begin_block(struct op *op)
 	memcpy(op->last_key, job->identity.key, sizeof(op->last_key));
 	job->given_up = ring_given_up_word(ring);
 	list_add(&op->parts, &part->link);
+	look_ahead(op);
 	return part;
 }
 
@@ -440,7 +452,7 @@ static bool retry_first(const struct list *full)
 }
 
 /* Whether its next block may not begin now. begins: a row of them does. */
-static bool must_wait(const struct op *op, bool begins)
+static bool must_wait(struct op *op, bool begins)
 {
 	if (schedule_memory_used(op->all, op))
 		return true;

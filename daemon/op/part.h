@@ -86,8 +86,12 @@ struct op {
 	/* store: blocks at the end of the chain that this op committed */
 	uint32_t fresh;
 	enum tier_id farthest; /* load: that a block came from so far */
-	struct list parts;     /* blocks that have begun and not ended, in order */
-	uint8_t last_key[32];  /* of the block begun last; at first the parent's */
+	/* load: where load_must_wait() saw the block before `seen_block` (0: none), which may have
+	 * come or gone since. Each round asks every op that waits. */
+	enum source seen;
+	uint32_t seen_block;
+	struct list parts;    /* blocks that have begun and not ended, in order */
+	uint8_t last_key[32]; /* of the block begun last; at first the parent's */
 	/* load, prefetch: the first block that Redis does not have */
 	uint32_t remote_end;
 	struct lease tail; /* store: the last committed block of the chain */
