@@ -106,7 +106,7 @@ static void nvme_gauges(struct kvtierd *d)
 	stats_set(&v->tiers_nvme_write_amplification_percent,
 		  s.log.appended_bytes ? s.log.written_bytes * 100 / s.log.appended_bytes : 100);
 	stats_set(&v->tiers_nvme_residency_s,
-		  s.log.dropped_records ? s.log.dropped_age_s / s.log.dropped_records : 0);
+		  s.log.dropped_records ? s.log.lived_s / s.log.dropped_records : 0);
 	health(d, t, &s);
 }
 

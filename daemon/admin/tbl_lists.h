@@ -98,7 +98,7 @@
 	COLUMN("SEGMENT", segment_bytes, BYTES, row->segment_bytes)         \
 	COLUMN("WRITTEN", written_bytes, BYTES, row->log.written_bytes)     \
 	COLUMN("READ", read_bytes, BYTES, row->log.read_bytes)              \
-	COLUMN("CARRIED", carried_bytes, BYTES, row->log.carried_bytes)     \
+	COLUMN("", segments_refilled, NUMBER, row->log.segments_refilled)   \
 	COLUMN("", segments_reclaimed, NUMBER, row->log.segments_reclaimed) \
 	COLUMN("", segments_lost, NUMBER, row->log.segments_lost)           \
 	COLUMN("ERRORS-R", read_errors, NUMBER, row->log.read_errors)       \

@@ -467,18 +467,18 @@ static bool is_orphan(struct tables *tables, const struct nvme_entry *entry, uin
 		       BLOCK_NONE;
 }
 
-static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
-			       const struct extent *where, uint64_t *ret_tick)
+static bool on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
+		   uint64_t *ret_tick)
 {
 	struct tables *tables = arg;
 	const uint32_t block = block_there(tables, entry, where);
 
 	if (block == BLOCK_NONE)
-		return NVME_GONE;
+		return false;
 	*ret_tick = is_orphan(tables, entry, block) ? 0 : victim_worth(tables->blocks, block);
 	if (*ret_tick > tables->tick)
 		*ret_tick = tables->tick;
-	return NVME_LIVE;
+	return true;
 }
 
 static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from,

@@ -220,18 +220,18 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 	return true;
 }
 
-static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
-			       const struct extent *where, uint64_t *ret_tick)
+static bool on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
+		   uint64_t *ret_tick)
 {
 	(void)arg, (void)entry, (void)where, (void)ret_tick;
-	return NVME_GONE;
+	return false;
 }
 
 static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from,
 		     const struct extent *to, uint64_t *ret_tick)
 {
 	(void)to;
-	return on_ask(arg, entry, from, ret_tick) != NVME_GONE;
+	return on_ask(arg, entry, from, ret_tick);
 }
 
 static void on_dropped(void *arg, const struct nvme_entry *entry, const struct extent *where)

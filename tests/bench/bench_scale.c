@@ -121,9 +121,9 @@ static void configure(struct rig *rig, uint32_t blocks)
 static void seed_look(struct rig *rig)
 {
 	struct nvme_identity who = { .segment_bytes = SEGMENT_BYTES };
-	const struct nvme_entry *entries;
+	struct nvme_footer footer;
 	struct nvme_budget budget;
-	uint32_t count, copy;
+	uint32_t copy;
 	uint8_t *pages;
 
 	pages = bench_alloc(1 << 20);
@@ -134,8 +134,8 @@ static void seed_look(struct rig *rig)
 	transfer(rig, false, pages, NVME_PAGE, nvme_segment_offset(0, SEGMENT_BYTES));
 	bench_must(nvme_header_check(pages, &who, &who.sequence, &budget));
 	transfer(rig, false, pages, 1 << 16, nvme_segment_offset(1, SEGMENT_BYTES) - (1 << 16));
-	bench_must(nvme_footer_check(pages, 1 << 16, &who, &count, &entries));
-	rig->entry = entries[0];
+	bench_must(nvme_footer_check(pages, 1 << 16, &who, &footer));
+	rig->entry = footer.entries[0];
 }
 
 /* A daemon makes a store, and writes a few records of the engine's space. */
@@ -182,7 +182,7 @@ static void segment_make(struct rig *rig, uint32_t segment, uint64_t first, uint
 		entries[i].tick = first + i + 1;
 		entries[i].page = (uint16_t)(1 + i * RECORD_PAGES);
 	}
-	nvme_footer_encode(&who, count, pages);
+	nvme_footer_encode(&who, count, false, pages);
 	transfer(rig, true, pages, bytes, nvme_segment_offset(segment + 1, SEGMENT_BYTES) - bytes);
 	nvme_header_encode(&who, &(struct nvme_budget){ 0 }, pages);
 	transfer(rig, true, pages, NVME_PAGE, nvme_segment_offset(segment, SEGMENT_BYTES));

@@ -72,20 +72,20 @@ static void check_record(const uint8_t *page, uint32_t number)
 
 static void check_footer(const uint8_t *tail, uint32_t n)
 {
-	const struct nvme_entry *entries;
+	struct nvme_footer footer;
 	uint64_t next = 0;
-	uint32_t count;
-	const int r = nvme_footer_check(tail, n, &who, &count, &entries);
+	const int r = nvme_footer_check(tail, n, &who, &footer);
 
 	assert(r == 0 || r == -EBADMSG || r == -EAGAIN);
 	if (r == -EAGAIN)
-		assert(nvme_footer_bytes(count) > n &&
-		       count <= nvme_entries_max(who.segment_bytes));
-	for (uint32_t i = 0; !r && i < count; i++) {
-		check_entry(&entries[i]);
-		assert(nvme_record_first_page(&entries[i]) >= next);
-		next = nvme_record_first_page(&entries[i]) +
-		       nvme_record_bytes(&entries[i]) / NVME_PAGE;
+		assert(nvme_footer_bytes(footer.count) > n &&
+		       footer.count <= nvme_entries_max(who.segment_bytes));
+	for (uint32_t i = 0; !r && i < footer.count; i++) {
+		const struct nvme_entry *e = &footer.entries[i];
+
+		check_entry(e);
+		assert(nvme_record_first_page(e) >= next);
+		next = nvme_record_first_page(e) + nvme_record_bytes(e) / NVME_PAGE;
 	}
 }
 
@@ -271,7 +271,7 @@ static uint32_t make_footer(uint8_t *bytes)
 	}
 	if (count > 0 && below(2))
 		flip(bytes + below(count) * sizeof(struct nvme_entry) + 112, 12);
-	nvme_footer_encode(&who, count, bytes);
+	nvme_footer_encode(&who, count, below(2), bytes);
 	if (below(2))
 		flip((uint8_t *)trailer, sizeof(*trailer));
 	if (below(2))

@@ -46,8 +46,7 @@ struct kit {
 	int ready, flushed, purged; /* the callbacks' arguments; 1: not yet called */
 	uint32_t blocks;            /* in the table */
 	uint32_t found, stored, failed, moved, dropped;
-	enum nvme_answer answer; /* to ask, for living records */
-	bool refuse_found;
+	bool refuse_found, keep; /* keep: to ask, all records are young */
 };
 
 void kit_open(struct kit *kit, uint32_t segments, uint64_t seed);
@@ -76,9 +75,11 @@ int kit_purge(struct kit *kit, uint32_t tenant);
 uint32_t kit_load_all(struct kit *kit);    /* how many are whole; the others must be misses */
 void kit_check(struct kit *kit);           /* sums in the log = sums over the table */
 uint64_t kit_table_bytes(struct kit *kit); /* of the records in the table */
-/* Images have few bits to a byte, so that they may be coded; have two pages, all of them, until
- * kit_close(). */
-extern bool kit_soft, kit_small;
+/* Images have few bits to a byte, so that they may be coded. */
+extern bool kit_soft;
+/* Until kit_close(): the pages of a block's image, 2 to 6, in place of the three shapes; or
+ * NULL. */
+extern uint32_t (*kit_pages)(uint32_t block);
 uint32_t kit_image(uint32_t block, uint8_t *ret); /* its bytes; returns how many */
 void kit_key(uint32_t block, uint8_t ret[32]);
 void kit_owner(uint32_t block, uint8_t ret[32]);

@@ -42,14 +42,14 @@ static bool on_found(void *arg, const struct nvme_entry *entry, const struct ext
 	return true;
 }
 
-static enum nvme_answer on_ask(void *arg, const struct nvme_entry *entry,
-			       const struct extent *where, uint64_t *ret_tick)
+static bool on_ask(void *arg, const struct nvme_entry *entry, const struct extent *where,
+		   uint64_t *ret_tick)
 {
 	const uint32_t number = number_of(entry);
 	struct site *site = arg;
 
 	*ret_tick = site->block[number].tick;
-	return is_at(site, number, where) ? NVME_LIVE : NVME_GONE;
+	return is_at(site, number, where);
 }
 
 static bool on_moved(void *arg, const struct nvme_entry *entry, const struct extent *from,

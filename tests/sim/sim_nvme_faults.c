@@ -42,6 +42,8 @@ static void clear_faults(void)
 
 static void with_a_good_disk_it_goes_on(void)
 {
+	uint32_t newest = 0;
+
 	clear_faults();
 	kit.sim.time_ns += 1000000000; /* failed I/O is tried again after a while */
 	kit_run(&kit);
@@ -52,8 +54,9 @@ static void with_a_good_disk_it_goes_on(void)
 		kit_store_range(&kit, LATER, LATER + 12);
 		kit_run(&kit);
 		kit_check(&kit);
-		for (uint32_t i = 6; i < 12; i++)
-			assert_int_equal(kit_load(&kit, LATER + i), 0);
+		for (uint32_t i = 0; i < 12; i++)
+			newest += kit_load(&kit, LATER + i) == 0;
+		assert_true(newest >= 8);
 	}
 	kit_crash(&kit, SIM_DROP_WRITES);
 	assert_int_equal(kit_recover(&kit), 0);

@@ -32,7 +32,7 @@ SHAPES = {
                           "looked_up_blocks# hit_blocks# stored_blocks# loaded_blocks# raw_blocks# relative_error#? "
                           "int8_gain#?"]},
     "disks": {"disks": ["disk# path state for_good! capacity_bytes# live_bytes# segment_bytes# written_bytes# "
-                        "read_bytes# carried_bytes# segments_reclaimed# segments_lost# read_errors# write_errors# "
+                        "read_bytes# segments_refilled# segments_reclaimed# segments_lost# read_errors# write_errors# "
                         "reads# writes# oldest_ms# text"]},
     "devices": {"devices": [DEVICES]},
     "endpoints": {"endpoints": [""]},
@@ -101,7 +101,7 @@ for name, titles in {
         "tenants": "TENANT PRIORITY SHARE CLIENTS BLOCKS MEMORY LOOKED_UP HITS HIT_RATE REFUSED",
         "spaces": "NUMBER TENANT MODEL CONVENTION DTYPE CODEC LAYERS HEADS DIM-K DIM-V TOKENS RANK WORLD LOGICAL IMAGE "
                   "STATE HINTED OPEN IDLE BLOCKS BYTES STORED LOADED RAW ERROR EXTRAS",
-        "disks": "PATH STATE CAPACITY LIVE SEGMENT WRITTEN READ CARRIED ERRORS-R ERRORS-W WHY",
+        "disks": "PATH STATE CAPACITY LIVE SEGMENT WRITTEN READ ERRORS-R ERRORS-W WHY",
         "devices": "KIND NAME UUID STATE MPS CTAS REGIONS JOBS OWN IMAGES CONTEXT OUT IN PINNED LOST WHY",
         "trace": "OP CLIENT KIND STATE BLOCK US STEP FROM WAITS_FOR STATUS",
         "events --from 0": "SPACE KEY TIERS",

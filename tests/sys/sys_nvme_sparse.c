@@ -93,7 +93,7 @@ static void put_segment(int fd, const uint8_t uuid[16], uint32_t segment, uint32
 	memset(footer, 0, sizeof(footer));
 	for (uint32_t i = 0; i < records; i++)
 		((struct nvme_entry *)(void *)footer)[i] = entry_of(segment, i);
-	nvme_footer_encode(&who, records, footer);
+	nvme_footer_encode(&who, records, false, footer);
 	put(fd, at + SEGMENT_BYTES - footer_bytes, footer, footer_bytes);
 }
 

@@ -2,8 +2,8 @@
 /* make: wrap=clock_gettime,epoll_wait (the test holds the clock) */
 /*
  * Goal: with [nvme] compress a record may be the coded form of its image: it is shorter, comes back
- * with every byte, is found by a restart, carried over, and read by a tier that codes nothing; one
- * that is damaged, or whose tag lies, is a miss. Method: real files with O_DIRECT, a table that
+ * with every byte, is found by a restart, kept where it is, and read by a tier that codes nothing;
+ * one that is damaged, or whose tag lies, is a miss. Method: real files with O_DIRECT, a table that
  * checks every byte (lib_nvme_tier.h), records changed from outside. Each case on both I/O engines.
  */
 #include "kernels/form.h"
@@ -96,7 +96,7 @@ static bool is_coded(uint32_t block, struct nvme_tag *ret)
 }
 
 /* Coded blocks of the first three quarters that are still there: the store is not large enough for
- * so many, so they were carried over. Image and record have their tags in different pages. */
+ * so many, so they were kept. Image and record have their tags in different pages. */
 static uint32_t old_ones(void)
 {
 	struct nvme_tag tag;
@@ -116,7 +116,7 @@ static void touch(uint32_t block)
 	site.block[block].tick = site.tick;
 }
 
-CODED(they_are_carried_over)
+CODED(they_are_kept)
 {
 	for (uint32_t from = 0; from < SITE_BLOCKS; from += SITE_BLOCKS / 16) {
 		site_store_range(&site, from, from + SITE_BLOCKS / 16);

@@ -99,7 +99,7 @@ ON_A_SITE(a_full_store_goes_on_and_tells_what_it_dropped, 1)
 	status = site_status(&site);
 	assert_true(site.dropped > 0);
 	assert_int_equal(status.log.dropped_records, site.dropped);
-	assert_true(status.log.dropped_age_s < 60 * site.dropped);
+	assert_true(status.log.lived_s < 60 * site.dropped);
 	assert_int_equal(site_load_all(&site), site.blocks);
 }
 

@@ -165,7 +165,7 @@ static void append_late(struct nvme_transfer *t)
 	struct nvme_disk *d = t->disk;
 	int r = nvme_disk_writable(d) ? start_append(t, t->x) : -EROFS;
 
-	if (r == -EAGAIN && d->refused_budget) /* carry-over was faster */
+	if (r == -EAGAIN && d->refused_budget) /* headers and footers were faster */
 		r = -EDQUOT;
 	if (r == -EAGAIN) {
 		d->waiting += !t->waits;

@@ -255,8 +255,8 @@ int nvme_tag_check(const uint8_t *bytes, const struct nvme_identity *who,
 	if ((tag.magic != NVME_TAG_MAGIC && tag.magic != NVME_CODED_MAGIC) ||
 	    tag.crc != image_crc32c(&tag, offsetof(struct nvme_tag, crc)))
 		return -EBADMSG;
-	if (memcmp(tag.uuid, who->uuid, sizeof(tag.uuid)) || tag.sequence != who->sequence ||
-	    tag.page != page)
+	if (memcmp(tag.uuid, who->uuid, sizeof(tag.uuid)) ||
+	    (who->sequence && tag.sequence != who->sequence) || tag.page != page)
 		return -EBADMSG;
 	if (nvme_image_within(header, tag.image_bytes, &offset) ||
 	    tag.header_crc != header->header_crc || page > UINT16_MAX)
@@ -311,13 +311,14 @@ uint32_t nvme_entries_max(uint32_t segment_bytes)
 	return segment_bytes / (2 * NVME_PAGE);
 }
 
-void nvme_footer_encode(const struct nvme_identity *who, uint32_t count, uint8_t *footer)
+void nvme_footer_encode(const struct nvme_identity *who, uint32_t count, bool open, uint8_t *footer)
 {
 	const size_t entries = count * sizeof(struct nvme_entry);
 	const size_t end = nvme_footer_bytes(count) - sizeof(struct nvme_trailer);
 	struct nvme_trailer trailer = {
 		.magic = NVME_FOOTER_MAGIC,
 		.format = NVME_FORMAT,
+		.open = open,
 		.sequence = who->sequence,
 		.segment = who->segment,
 		.count = count,
@@ -351,9 +352,8 @@ static bool entries_good(const struct nvme_entry *entries, uint32_t count,
 }
 
 int nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identity *who,
-		      uint32_t *ret_count, const struct nvme_entry **ret_entries)
+		      struct nvme_footer *ret)
 {
-	const struct nvme_entry *entries;
 	struct nvme_trailer trailer;
 
 	assert(n >= NVME_PAGE && n % NVME_PAGE == 0);
@@ -362,21 +362,21 @@ int nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identit
 	    trailer.crc != image_crc32c(&trailer, offsetof(struct nvme_trailer, crc)))
 		return -EBADMSG;
 	if (memcmp(trailer.uuid, who->uuid, sizeof(trailer.uuid)) ||
-	    trailer.sequence != who->sequence || trailer.segment != who->segment)
+	    trailer.sequence < who->sequence || trailer.segment != who->segment)
 		return -EBADMSG;
 	if (trailer.count > nvme_entries_max(who->segment_bytes))
 		return -EBADMSG;
-	if (nvme_footer_bytes(trailer.count) > n) {
-		*ret_count = trailer.count;
+	ret->count = trailer.count;
+	ret->open = trailer.open;
+	ret->sequence = trailer.sequence;
+	if (nvme_footer_bytes(trailer.count) > n)
 		return -EAGAIN;
-	}
 	/* Footer buffers are page-aligned, and so is the footer's length: the entries are aligned,
 	 * too. */
-	entries = (const void *)(tail + n - nvme_footer_bytes(trailer.count));
-	if (trailer.entries_crc != image_crc32c(entries, trailer.count * sizeof(*entries)) ||
-	    !entries_good(entries, trailer.count, who))
-		return -EBADMSG;
-	*ret_count = trailer.count;
-	*ret_entries = entries;
-	return 0;
+	ret->entries = (const void *)(tail + n - nvme_footer_bytes(trailer.count));
+	return trailer.entries_crc == image_crc32c(ret->entries,
+						   trailer.count * sizeof(*ret->entries)) &&
+			       entries_good(ret->entries, trailer.count, who) ?
+		       0 :
+		       -EBADMSG;
 }

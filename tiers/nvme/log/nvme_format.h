@@ -16,6 +16,11 @@
  *	  end      footer   entries, then a trailer in the very last bytes; written when the segment
  *	                    is full. Room for it is kept free while the segment fills
  *
+ * A segment that is used again may keep records where they are. Then an open footer, which lists
+ * these, is written before the header, with its sequence; new records lie between them. So a
+ * footer's sequence may be later than the header's. The tag of a kept record is of an earlier
+ * sequence: only the footer tells of it.
+ *
  * All numbers are little endian. A record is an image as it lies in a host slot (daemon/IMAGE.md).
  * The log keeps a tag of 128 bytes beside it, in the padding right before the payload. Where the
  * padding is shorter than 128 bytes, a page of its own precedes the image, with a copy of the
@@ -157,7 +162,7 @@ static_assert(sizeof(struct nvme_entry) == 128, "nvme_entry");
 struct nvme_trailer {
 	uint32_t magic;
 	uint16_t format;
-	uint16_t reserved0;
+	uint16_t open; /* 1: records of this sequence may lie between those of the entries */
 	uint8_t uuid[16];
 	uint64_t sequence;
 	uint32_t segment;
@@ -171,7 +176,7 @@ static_assert(sizeof(struct nvme_trailer) == 64, "nvme_trailer");
 /* The store and segment whose structures are to be read or written. */
 struct nvme_identity {
 	uint8_t uuid[16];
-	uint64_t sequence;
+	uint64_t sequence; /* 0, for the check of a tag: any */
 	uint32_t segment;
 	uint32_t segment_bytes;
 };
@@ -237,10 +242,19 @@ uint32_t nvme_footer_bytes(uint32_t count);
 /* How many entries a segment of this size can have. */
 uint32_t nvme_entries_max(uint32_t segment_bytes);
 /* The entries lie at the start of `footer`, which has nvme_footer_bytes(count); seals it. */
-void nvme_footer_encode(const struct nvme_identity *who, uint32_t count, uint8_t *footer);
+void nvme_footer_encode(const struct nvme_identity *who, uint32_t count, bool open,
+			uint8_t *footer);
+
+struct nvme_footer {
+	const struct nvme_entry *entries; /* in the tail that was checked */
+	uint32_t count;
+	bool open;
+	uint64_t sequence;
+};
+
 /* `tail`: the last n bytes of a segment, n a multiple of 4096. 0; -EBADMSG: no footer of this
- * segment and sequence; -EAGAIN: it has *ret_count entries and needs more of the tail than n. On 0
- * *ret_entries points into tail: entries in order of their places, within the segment, not
+ * segment and of this sequence or a later one; -EAGAIN: it has ret->count entries and needs more of
+ * the tail than n. On 0 the entries are in order of their places, within the segment, not
  * overlapping. */
 int nvme_footer_check(const uint8_t *tail, uint32_t n, const struct nvme_identity *who,
-		      uint32_t *ret_count, const struct nvme_entry **ret_entries);
+		      struct nvme_footer *ret);

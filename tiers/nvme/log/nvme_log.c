@@ -90,7 +90,6 @@ static uint32_t image_limit(uint32_t segment_bytes)
 static int reserve(struct nvme_log *log)
 {
 	const uint32_t n = log->super.segments;
-	const uint32_t limit = image_limit(log->super.segment_bytes);
 	bool good;
 
 	log->n_segments = n;
@@ -98,25 +97,20 @@ static int reserve(struct nvme_log *log)
 	log->facts.capacity_bytes = (uint64_t)n * log->facts.segment_bytes;
 	log->entries_max = nvme_entries_max(log->facts.segment_bytes);
 	log->footer_max = nvme_footer_bytes(log->entries_max);
-	log->image_max = limit;
-	nvme_credit_open(&log->credit, log->facts.capacity_bytes, log->facts.segment_bytes);
-	log->low = n / 64 < 2 ? 2 : n / 64 > 8 ? 8 : n / 64;
+	log->image_max = image_limit(log->facts.segment_bytes);
 	/* not wiped here: this is one turn of the core thread, and n may be 65,535 */
 	log->segments = calloc(n, sizeof(*log->segments));
 	log->heat = calloc(n, sizeof(*log->heat));
-	log->carry.footer = nvme_reserve_unset(log->footer_max);
-	log->carry.candidates =
-		nvme_reserve_unset(log->entries_max * sizeof(*log->carry.candidates));
-	log->carry.buffer = nvme_reserve_unset(nvme_round_page(limit) + NVME_PAGE);
-	good = log->segments && log->heat && log->carry.footer && log->carry.candidates &&
-	       log->carry.buffer;
+	log->drain.footer = nvme_reserve_unset(log->footer_max);
+	good = log->segments && log->heat && log->drain.footer;
 	for (uint32_t i = 0; i < NVME_FILLS; i++) {
-		log->fill[i].footer = nvme_reserve_unset(log->footer_max);
-		good = good && log->fill[i].footer;
+		log->fill[i].holes.footer = nvme_reserve_unset(log->footer_max);
+		good = good && log->fill[i].holes.footer;
 	}
 	if (!good)
 		return -ENOMEM;
-	log->clean = n;
+	log->n_free = n;
+	nvme_ages_open(&log->ages, log->heat, n);
 	return 0;
 }
 
@@ -364,7 +358,7 @@ void nvme_log_poll(struct nvme_log *log)
 		nvme_recovery_step(log);
 	if (log->facts.state != NVME_UP)
 		return;
-	nvme_carry_step(log);
+	nvme_drain_step(log);
 	nvme_segment_step(log);
 }
 
@@ -404,25 +398,23 @@ void nvme_log_free(struct nvme_log *log)
 	free(log->tag_pages);
 	free(log->segments);
 	free(log->heat);
-	free(log->carry.footer);
-	free(log->carry.candidates);
-	free(log->carry.buffer);
+	free(log->drain.footer);
 	for (uint32_t i = 0; i < NVME_FILLS; i++)
-		free(log->fill[i].footer);
+		free(log->fill[i].holes.footer);
 	free(log);
 }
 
 bool nvme_log_works(const struct nvme_log *log)
 {
-	return nvme_recovery_works(log) || nvme_carry_works(log);
+	return nvme_recovery_works(log) || nvme_drain_works(log);
 }
 
 bool nvme_log_waits(const struct nvme_log *log)
 {
 	if (log->lent) /* each completion takes a step */
 		return false;
-	return log->waiting || log->flush.stage != FLUSH_IDLE || log->carry.state != CARRY_IDLE ||
-	       (log->facts.state == NVME_UP && log->ready == NVME_NONE && log->clean > 0) ||
+	return log->waiting || log->flush.stage != FLUSH_IDLE ||
+	       (log->facts.state == NVME_UP && log->ready == NVME_NONE) ||
 	       log->facts.state == NVME_STARTING;
 }
 

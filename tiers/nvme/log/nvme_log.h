@@ -81,13 +81,6 @@ struct nvme_conf {
 	uint8_t disk;                        /* < NVME_MAX_DISKS; goes into locations */
 };
 
-enum nvme_answer {
-	NVME_GONE, /* the block is not at this location any more */
-	NVME_LIVE, /* the block is there; carry it over if it is recent enough */
-	/* the block is there; carry it over if there is room at all: other blocks depend on it */
-	NVME_WANTED,
-};
-
 /*
  * The block table's side. The first six are the log's, called from completions and
  * nvme_log_poll(), never from inside another call; they may call nvme_log_forget() and
@@ -103,17 +96,17 @@ struct nvme_events {
 	/* Recovery: a record, the newest first; a key can come again, with an older copy of the
 	 * same bytes. True: the block is now there, with the entry's tick. */
 	bool (*found)(void *arg, const struct nvme_entry *entry, const struct extent *where);
-	/* Its segment is to be used again: is the block still there, and when was it last
-	 * accessed? */
-	enum nvme_answer (*ask)(void *arg, const struct nvme_entry *entry,
-				const struct extent *where, uint64_t *ret_tick);
-	/* The record was copied. True: the block was still at `from`, is now at `to`, and *ret_tick
-	 * is its last access. */
+	/* Its segment is to take other records. False: the block is not at this location any
+	 * more. *ret_tick: it is worth as much as a block that was last accessed then. */
+	bool (*ask)(void *arg, const struct nvme_entry *entry, const struct extent *where,
+		    uint64_t *ret_tick);
+	/* The record stays, and has another location. True: the block was still at `from`, is now
+	 * at `to`, and *ret_tick is its last access. from and to may be one. */
 	bool (*moved)(void *arg, const struct nvme_entry *entry, const struct extent *from,
 		      const struct extent *to, uint64_t *ret_tick);
-	/* A block that was not carried over. Its location is stale when this returns. Where a
-	 * segment's footer cannot be read back, this is not called: its blocks are found to be
-	 * stale one by one. */
+	/* The record makes room for others. The log knows it no more, and reads of it fail
+	 * soon. Where a segment's footer cannot be read back, this is not called: its blocks are
+	 * found to be stale one by one. */
 	void (*dropped)(void *arg, const struct nvme_entry *entry, const struct extent *where);
 	/* The slot of a read that ended `kept` is the core's again. */
 	void (*release)(void *arg, const struct extent *home);
@@ -179,17 +172,18 @@ struct nvme_counters {
 	uint64_t appended_bytes; /* of callers, completed */
 	/* of these: coded records, and the bytes by which they were shorter */
 	uint64_t coded_records, saved_bytes;
-	uint64_t carried_bytes;   /* written again */
-	uint64_t dropped_records; /* live ones, not carried over */
-	/* how long their segments had been full, summed up (a recovered one: since the start) */
-	uint64_t dropped_age_s;
+	uint64_t dropped_records; /* live ones, which made room */
+	/* how long live records were in full segments, summed up (recovered ones: since the start).
+	 * Divided by dropped_records it is how long a record stays. */
+	uint64_t lived_s;
 	uint64_t written_bytes; /* all: headers, footers, superblocks */
 	uint64_t read_bytes;
 	uint64_t recovery_bytes, recovered_records, recovered_segments, walked_segments;
 	uint64_t refused_budget;
 	uint64_t write_errors, read_errors;
-	/* lost: without a footer that could be read back */
-	uint64_t segments_reclaimed, segments_lost;
+	/* refilled: some of its records were kept. lost: without a footer that could be read
+	 * back */
+	uint64_t segments_reclaimed, segments_refilled, segments_lost;
 };
 
 /* -ENOMEM. medium outlives the log. */

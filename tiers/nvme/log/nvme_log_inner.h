@@ -5,39 +5,41 @@
  *
  *	nvme_log.c      superblocks; made and freed; the step that carries everything on
  *	nvme_recover.c  finds the records when the log is opened
- *	nvme_record.c   append, read, and carry-over, which empties a segment
- *	nvme_victim.c   the policy of carry-over (nvme_victim.h)
+ *	nvme_record.c   append, read, and drain, which makes room in a segment
+ *	nvme_victim.c   the policy of that (nvme_victim.h)
  *	nvme_segment.c  life of a segment, its live records, the write budget; the log's own I/O
  *
  * Each file calls the files below it. Only done() of an I/O or an append, and log->step, call
  * upwards.
  *
  * A segment:
- *		    prepare             use               seal: footer written or not
- *  ┌──────> FREE ──────────> PREPARING ───> READY ──> FILLING ──────────────────────> SEALED
- *  │          ^    header        │ write                                                │
- *  │          └── error ─────────┘            nothing lives there any more              │
- *  │ release <──────────────────────────────────────────────────────────────────────────┤
- *  └─────────────── DRAINING <──────────────────────────────────────────────────────────┘
- *					   carry (victim)
+ *		    prepare               use              seal: footer written or not
+ *  ┌──────> FREE ─────────> PREPARING ───> READY ──> FILLING ───────────────────────> SEALED
+ *  │          ^               │   ^  header written                                     │
+ *  │          └─ error: FREE ─┘   └────── records are kept ──────┐                      │
+ *  │ release                                                     │      drain (victim)  │
+ *  └────────────────────── nothing lives there <───────────── DRAINING <────────────────┘
  *
  * Invariants
- *	L1 A segment's header write ended well before a record of its sequence is written.
- *	L2 A segment's generation changes when it becomes FREE, so no location survives that. Its
- *	   bytes stay until no read needs them any more (readers == 0 before PREPARING).
- *	L3 clean = FREE + PREPARING + READY. A caller's append leaves one of them to the carry-over.
- *	L4 The footer of a FILLING segment fits behind its records, one more included, at all times.
- *	L5 heat[s] counts the records that the table has in segment s (not while it is DRAINING: it
- *	   is not read then), ages all of them. segments[s].live_bytes is about their bytes
- *	   (nvme_log_forget()). live_* are the sums.
+ *	L1 A segment's header write, and that of the footer of its kept records, ended well before
+ *	   a record of its sequence is written.
+ *	L2 A segment's generation changes when it becomes FREE, and while it is DRAINING, when all
+ *	   records that are kept are known: each of them gets a new location. Until all have it,
+ *	   reads may use the generation before, too. Bytes that are free stay until no read of the
+ *	   generation before needs them (readers[]), and PREPARING writes nothing before that.
+ *	L3 At most one segment is READY or on its way there. A victim is drained when none is, and
+ *	   none is FREE.
+ *	L4 The footer of a FILLING segment fits behind its last record at all times: all entries,
+ *	   kept ones included, and one more while there is room in a hole (nvme_hole_end()).
+ *	L5 heat[s] counts the records that the table has in segment s under its generation, ages all
+ *	   of them. Bytes are about theirs (nvme_log_forget()). facts.live_* are the sums.
  *	L6 the table's callbacks run from completions and nvme_log_poll() only.
+ *	L7 A footer lists records in the order of their places.
  */
 #pragma once
 
 #include "nvme_log.h"
 #include "nvme_victim.h"
-
-enum { NVME_CARRY_PERCENT = 75 };
 
 enum {
 	NVME_NONE = 0xffffffff,
@@ -55,13 +57,22 @@ enum segment_state {
 };
 
 struct nvme_segment {
-	uint64_t sequence; /* of its header; 0: its header is not of this store */
-	uint64_t full_ns;  /* SEALED: since when */
-	uint32_t live_bytes;
+	uint64_t sequence;   /* of its header; 0: its header is not of this store */
+	uint64_t full_ns;    /* SEALED: since when */
 	uint32_t generation; /* below NVME_GENERATIONS */
-	uint32_t readers;
-	uint16_t entries; /* SEALED: in its footer */
-	uint8_t state;    /* enum segment_state */
+	uint32_t readers[2]; /* of an even generation, of an odd one */
+	uint16_t entries;    /* SEALED: in its footer */
+	uint8_t state;       /* enum segment_state */
+};
+
+/* The records of a segment with holes: `count` entries at the start of `footer` for what lies
+ * before the hole at hand, then `ahead` at the end of its room for what is kept behind it. A
+ * segment that was FREE is one hole. */
+struct nvme_holes {
+	uint8_t *footer; /* footer_max bytes */
+	uint32_t used;   /* bytes, from the segment's start: the hole begins there */
+	uint32_t count;  /* image_bytes 0: its write failed */
+	uint32_t ahead;
 };
 
 /*	NONE ──open──> OPEN ──full, flush──> CLOSED ──its writes ended──> FOOTER ──written──> NONE
@@ -71,45 +82,27 @@ enum fill_state { FILL_NONE = 0, FILL_OPEN, FILL_CLOSED, FILL_FOOTER };
 struct nvme_fill {
 	enum fill_state state;
 	uint32_t segment;
-	uint32_t used;   /* bytes, header included */
-	uint32_t count;  /* entries; image_bytes 0: its write failed */
+	struct nvme_holes holes;
 	uint32_t writes; /* records on their way */
-	uint8_t *footer; /* entries grow here; footer_max bytes */
 	struct nvme_io io;
 };
 
-/* IDLE ──victim──> FOOTER ──read──> ASK ──> PICK ──> DROP ──> NEXT <──> READ, then APPEND,
- *   ^                                                          │        then WRITE
- *   └─────────────────── none left ────────────────────────────┘
- * ASK, PICK and DROP go over the victim's records, as many at a time as the medium is not tired. */
-enum carry_state {
-	CARRY_IDLE = 0,
-	CARRY_FOOTER,
-	CARRY_ASK,
-	CARRY_PICK,
-	CARRY_DROP,
-	CARRY_NEXT,
-	CARRY_READ,
-	CARRY_APPEND,
-	CARRY_WRITE
-};
+/* IDLE ──victim──> FOOTER ──read──> ASK ──all asked──> MOVE ──none is kept──> IDLE
+ *                                                       └──> KEPT, until no read needs the holes,
+ *                                            and the segment is READY and then opened ──> IDLE
+ * ASK and MOVE go over the victim's records, as many at a time as the medium is not tired. */
+enum drain_state { DRAIN_IDLE = 0, DRAIN_FOOTER, DRAIN_ASK, DRAIN_MOVE, DRAIN_KEPT };
 
-struct nvme_carry {
-	enum carry_state state;
+struct nvme_drain {
+	enum drain_state state;
 	uint32_t segment;
-	uint32_t records; /* in the footer */
-	/* Candidates: so many were asked, or are left to pick, drop or carry; those from `count` on
-	 * are carried over, the last one first. */
-	uint32_t next, count;
-	uint64_t lain, taken; /* bytes: of all records, of those that are carried over */
-	uint64_t tick;        /* records used since are worth it */
-	uint8_t *footer;
-	const struct nvme_entry *entries; /* in footer */
-	struct nvme_candidate *candidates;
-	uint8_t *buffer; /* a record */
+	uint32_t generation; /* of the segment before */
+	uint64_t tick;       /* records used since are kept */
+	/* entries: in the footer; of these asked, or moved; of these kept, at the start of
+	 * `footer` */
+	uint32_t records, asked, kept;
+	uint8_t *footer; /* footer_max bytes */
 	struct nvme_io io;
-	struct nvme_append append;
-	struct nvme_entry entry; /* of the record on its way */
 };
 
 /* Both copies are written, one after the other, each synced. Then one copy may rot, and nothing is
@@ -155,12 +148,11 @@ struct nvme_log {
 	struct nvme_segment *segments;
 	struct nvme_heat *heat; /* of the same numbers */
 	struct nvme_ages ages;
-	struct nvme_credit credit;
-	uint32_t seed;       /* of the sample among which the victim is chosen */
-	uint32_t clean, low; /* fewer clean ones than this: reclaim */
-	bool paused;         /* no segment is reclaimed */
-	uint32_t cursor;     /* where to look for a free one */
-	uint32_t ready;      /* READY, or NVME_NONE */
+	bool paused;     /* no segment is drained */
+	uint32_t need;   /* bytes of the largest record that wanted room since the last drain */
+	uint32_t n_free; /* segments that are FREE */
+	uint32_t cursor; /* where to look for one */
+	uint32_t ready;  /* READY, or NVME_NONE */
 	uint32_t preparing;
 	/* not before: the last header could not be written; 0 */
 	uint64_t prepare_after_ns;
@@ -168,7 +160,7 @@ struct nvme_log {
 	uint8_t *prepare_page;
 	struct nvme_fill fill[NVME_FILLS];
 	struct nvme_fill *open; /* FILL_OPEN, or NULL */
-	struct nvme_carry carry;
+	struct nvme_drain drain;
 
 	uint8_t *tag_pages;
 	uint64_t tag_pages_used; /* bits */
@@ -190,10 +182,14 @@ uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment,
 			    const struct nvme_entry *entry);
 void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entry *entry,
 		  uint64_t tick);
-/* SEALED or DRAINING, and no record there is worth keeping: FREE, its locations stale. */
+/* A record that was accounted does not live any more. */
+void nvme_unaccount(struct nvme_log *log, uint32_t segment, uint64_t tick, uint32_t bytes);
+/* SEALED or DRAINING, and nothing lives there: FREE, its locations stale. */
 void nvme_segment_release(struct nvme_log *log, uint32_t segment);
-/* Counts a live record that was not carried over. */
-void nvme_count_dropped(struct nvme_log *log, uint32_t segment);
+void nvme_segment_drain(struct nvme_log *log, uint32_t segment); /* SEALED becomes DRAINING */
+/* The DRAINING segment has another generation. Its records are not accounted: those that are kept
+ * are to be again. */
+void nvme_segment_move(struct nvme_log *log);
 bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes);
 /* At a start: the bucket as the newest header had it. The records behind that header are paid for
  * one by one. */
@@ -213,17 +209,43 @@ void nvme_segment_step(struct nvme_log *log);
 /* The identity that a header, footer or tag of this segment must name until the segment is used
  * again. */
 void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_identity *ret);
-/* The segment is full: SEALED, with so many entries in its footer. */
-void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries);
+/* The segment is SEALED, with so many entries in its footer. It has so many bytes beside its live
+ * records; 0 where a record found no room. */
+void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries,
+			 uint32_t free_bytes);
+/* `kept` entries, in the order of places, are what the segment has; the hole before the first of
+ * them is at hand. holes->footer may have them. */
+void nvme_holes_open(const struct nvme_log *log, struct nvme_holes *holes,
+		     const struct nvme_entry *entries, uint32_t kept);
+/* Bytes from the segment's start: a record may reach up to there. 0: the segment takes none. */
+uint32_t nvme_hole_end(const struct nvme_log *log, const struct nvme_holes *holes);
+/* The next hole is at hand. False: this is the last one. */
+bool nvme_hole_next(const struct nvme_log *log, struct nvme_holes *holes);
+static inline struct nvme_entry *nvme_entries(uint8_t *footer)
+{
+	return (struct nvme_entry *)(void *)footer; /* page-aligned */
+}
+
+/* Bytes from the segment's start. */
+static inline uint32_t nvme_first_byte(const struct nvme_entry *entry)
+{
+	return nvme_record_first_page(entry) * NVME_PAGE;
+}
+
+static inline uint32_t nvme_end_byte(const struct nvme_entry *entry)
+{
+	return nvme_first_byte(entry) + (uint32_t)nvme_record_bytes(entry);
+}
+
 /* READY becomes the open one. False: no segment is READY, or no buffer for its footer. */
 bool nvme_fill_open(struct nvme_log *log);
 void nvme_fill_close(struct nvme_log *log); /* the open one, if any */
 
 /* --- nvme_record.c --- */
 
-bool nvme_carry_works(const struct nvme_log *log); /* as nvme_log_works() */
-/* Carries on with the victim, or picks one if clean segments run low. Called by nvme_log_poll(). */
-void nvme_carry_step(struct nvme_log *log);
+bool nvme_drain_works(const struct nvme_log *log); /* as nvme_log_works() */
+/* Carries on with the victim, or picks one if it is time to. Called by nvme_log_poll(). */
+void nvme_drain_step(struct nvme_log *log);
 
 /* --- nvme_recover.c --- */
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvme_record.c - records: how they are appended to the open segment, read from any segment, and
- * carried over from a segment that is to be used again. Contract: nvme_log.h; states and
- * invariants: nvme_log_inner.h. Core thread only.
+ * dropped from a segment that is to take others. Contract: nvme_log.h; states and invariants:
+ * nvme_log_inner.h. Core thread only.
  *
- * Carry-over makes a used segment free. It picks the victim, reads the victim's footer back, asks
- * the table which records still matter, and appends the best of these again, one record at a time:
- * carry-over is a few percent of all writes, and should not take the queue from loads. A failure
- * costs the record, never the reclaim: this is a cache, and it must not fill up for good.
+ * Drain makes room in a used segment. It picks the victim, reads the victim's footer back, and asks
+ * the table about each record: one that was used lately is kept where it lies, others are dropped,
+ * and their places are holes that appends fill. A failure costs records, never the room: this is a
+ * cache, and it must not fill up for good.
  */
 #include "nvme_log_inner.h"
 
@@ -29,31 +29,31 @@ static uint32_t take_tag_page(struct nvme_log *log)
 	return NVME_NONE;
 }
 
-static bool fits(const struct nvme_log *log, const struct nvme_fill *fill, uint64_t bytes)
+/* The open segment has a hole for a record of so many bytes, which is at hand then. */
+static bool find_hole(struct nvme_log *log, uint32_t bytes)
 {
-	return fill->used + bytes + nvme_footer_bytes(fill->count + 1) <= log->facts.segment_bytes;
+	struct nvme_holes *holes = &log->open->holes;
+
+	while (holes->used + bytes > nvme_hole_end(log, holes))
+		if (!nvme_hole_next(log, holes))
+			return false;
+	return true;
 }
 
-/* The open segment takes a record of this size. -EAGAIN: no segment does now; -ENOSPC (carry): none
- * does until a segment is free. */
-static int find_room(struct nvme_log *log, uint64_t bytes, bool carry)
+/* A hole for a record of this size. -EAGAIN: no segment has one now. */
+static int find_room(struct nvme_log *log, uint32_t bytes)
 {
-	if (!carry && !log->clean)
-		/* the last clean segment is for the carry-over, which will free another */
-		return -EAGAIN;
-	if (log->open && fits(log, log->open, bytes))
+	if (bytes > log->need)
+		log->need = bytes; /* the next victim gets a hole for it */
+	if (log->open && find_hole(log, bytes))
 		return 0;
-	if (carry && !log->clean)
-		return -ENOSPC;
-	if (!carry && log->clean < 2)
-		return -EAGAIN;
 	if (log->ready == NVME_NONE)
 		return -EAGAIN;
 	for (uint32_t i = 0; i < NVME_FILLS; i++) {
 		if (log->fill[i].state != FILL_NONE)
 			continue;
 		nvme_fill_close(log);
-		return nvme_fill_open(log) ? 0 : -EAGAIN;
+		return nvme_fill_open(log) && find_hole(log, bytes) ? 0 : -EAGAIN;
 	}
 	return -EAGAIN;
 }
@@ -63,24 +63,17 @@ static void count_appended(struct nvme_log *log, const struct nvme_entry *entry)
 	struct nvme_counters *counters = &log->facts.counters;
 
 	counters->appended_bytes += nvme_record_bytes(entry);
-	nvme_credit_earn(&log->credit, nvme_record_bytes(entry));
 	if (!entry->coded_bytes)
 		return;
 	counters->coded_records++;
 	counters->saved_bytes += nvme_round_page(entry->image_bytes) - nvme_record_bytes(entry);
 }
 
-static void count_carried(struct nvme_log *log, const struct nvme_entry *entry)
-{
-	log->facts.counters.carried_bytes += nvme_record_bytes(entry);
-	log->credit.bytes -= (double)nvme_record_bytes(entry);
-}
-
 static void append_done(struct nvme_io *io)
 {
 	struct nvme_append *a = io->owner;
 	struct nvme_log *log = io->log;
-	struct nvme_entry *entry = &((struct nvme_entry *)(void *)a->fill->footer)[a->entry];
+	struct nvme_entry *entry = &nvme_entries(a->fill->holes.footer)[a->entry];
 
 	a->status = io->op.status;
 	if (!a->status && entry->tag_page && io == &a->io[0]) {
@@ -97,10 +90,7 @@ static void append_done(struct nvme_io *io)
 	} else {
 		a->location = nvme_location_make(log, a->fill->segment, entry);
 		nvme_account(log, a->fill->segment, entry, a->tick);
-		if (a == &log->carry.append)
-			count_carried(log, entry);
-		else
-			count_appended(log, entry);
+		count_appended(log, entry);
 	}
 	a->done(a);
 }
@@ -134,13 +124,12 @@ static void set_writes(struct nvme_log *log, struct nvme_append *a, const struct
 	}
 }
 
-/* nvme_log_append() for a record whose entry is complete but for its place. carry: for the log
- * itself; -ENOSPC: no clean segment at all. */
-static int nvme_append_start(struct nvme_log *log, struct nvme_append *a, struct nvme_entry *entry,
-			     bool carry)
+/* nvme_log_append() for a record whose entry is complete but for its place. */
+static int append_start(struct nvme_log *log, struct nvme_append *a, struct nvme_entry *entry)
 {
-	const uint64_t bytes = nvme_record_bytes(entry);
-	int r = find_room(log, bytes, carry);
+	const uint32_t bytes = (uint32_t)nvme_record_bytes(entry);
+	struct nvme_holes *holes;
+	int r = find_room(log, bytes);
 
 	if (r)
 		return r;
@@ -151,7 +140,8 @@ static int nvme_append_start(struct nvme_log *log, struct nvme_append *a, struct
 			return -EAGAIN;
 	}
 	a->fill = log->open;
-	entry->page = (uint16_t)(a->fill->used / NVME_PAGE + entry->tag_page);
+	holes = &a->fill->holes;
+	entry->page = (uint16_t)(holes->used / NVME_PAGE + entry->tag_page);
 	set_writes(log, a, entry);
 	r = nvme_io_try(&a->io[0]);
 	if (r) {
@@ -161,9 +151,9 @@ static int nvme_append_start(struct nvme_log *log, struct nvme_append *a, struct
 	}
 	a->status = 0;
 	a->location = NVME_NOWHERE;
-	a->entry = a->fill->count;
-	((struct nvme_entry *)(void *)a->fill->footer)[a->fill->count++] = *entry;
-	a->fill->used += (uint32_t)bytes;
+	a->entry = holes->count;
+	nvme_entries(holes->footer)[holes->count++] = *entry;
+	holes->used += bytes;
 	a->fill->writes++;
 	return 0;
 }
@@ -193,13 +183,12 @@ int nvme_log_append(struct nvme_log *log, struct nvme_append *a)
 		log->facts.counters.refused_budget++;
 		return -EAGAIN;
 	}
-	return nvme_append_start(log, a, &entry, false);
+	return append_start(log, a, &entry);
 }
 
 /* --- read --- */
 
-/* The tag lies in the image's padding, unless the padding is too short. The segment still has the
- * sequence that it had when the read began: a segment with readers is not used again. */
+/* The tag lies in the image's padding, unless the padding is too short. */
 static void find_parent(struct nvme_log *log, struct nvme_read *read)
 {
 	const struct image_header *header = (const void *)read->buffer;
@@ -215,6 +204,7 @@ static void find_parent(struct nvme_log *log, struct nvme_read *read)
 	    nvme_image_within(header, read->bytes, &payload))
 		return;
 	nvme_identify(log, nvme_location_segment(read->location), &who);
+	who.sequence = 0; /* the record may have been kept */
 	end = read->buffer + NVME_PAGE;
 	if (nvme_tag_check(end - sizeof(struct nvme_tag), &who, header, page, &entry) ||
 	    !entry.coded_bytes) {
@@ -230,6 +220,12 @@ static void find_parent(struct nvme_log *log, struct nvme_read *read)
 	read->coded_bytes = entry.coded_bytes;
 }
 
+static uint32_t *readers_of(struct nvme_log *log, uint64_t location)
+{
+	/* a location's lowest bit is its generation's */
+	return &log->segments[nvme_location_segment(location)].readers[location & 1];
+}
+
 static void read_done(struct nvme_io *io)
 {
 	struct nvme_read *read = io->owner;
@@ -237,7 +233,7 @@ static void read_done(struct nvme_io *io)
 	read->status = io->op.status;
 	if (!read->status)
 		find_parent(io->log, read);
-	io->log->segments[nvme_location_segment(read->location)].readers--;
+	(*readers_of(io->log, read->location))--;
 	read->done(read);
 }
 
@@ -262,294 +258,232 @@ int nvme_log_read(struct nvme_log *log, struct nvme_read *read)
 	r = nvme_io_try(&read->io);
 	if (r)
 		return r;
-	log->segments[segment].readers++;
+	(*readers_of(log, read->location))++;
 	return 0;
 }
 
-/* --- carry-over --- */
+/* --- drain --- */
 
-static const struct nvme_entry *entry_of(const struct nvme_carry *carry, uint32_t candidate)
+/* Under the generation before the victim was drained, and of now. */
+static struct extent place_before(const struct nvme_log *log, const struct nvme_entry *entry)
 {
-	return &carry->entries[carry->candidates[candidate].entry];
+	const struct nvme_drain *drain = &log->drain;
+
+	/* a location's lowest bits are its generation */
+	return nvme_location_extent(nvme_location_make(log, drain->segment, entry) -
+				    log->segments[drain->segment].generation + drain->generation);
 }
 
-/* The record that is carried over now. */
-static const struct nvme_entry *current(const struct nvme_carry *carry)
+static struct extent place_now(const struct nvme_log *log, const struct nvme_entry *entry)
 {
-	return entry_of(carry, carry->next - 1);
+	return nvme_location_extent(nvme_location_make(log, log->drain.segment, entry));
 }
 
-static struct extent place_of(struct nvme_log *log, const struct nvme_entry *entry)
+static void drop(struct nvme_log *log, const struct nvme_entry *entry, const struct extent *where)
 {
-	return nvme_location_extent(nvme_location_make(log, log->carry.segment, entry));
+	log->facts.counters.dropped_records++;
+	log->events.dropped(log->events.arg, entry, where);
 }
 
-static void drop(struct nvme_log *log, const struct nvme_entry *entry)
+/* How long the record has been in a segment that was full. The records that are dropped, among all
+ * whose time is counted here, tell how long a record stays. */
+static void count_age(struct nvme_log *log)
 {
-	const struct extent where = place_of(log, entry);
+	const uint64_t full_ns = log->segments[log->drain.segment].full_ns;
 
-	nvme_count_dropped(log, log->carry.segment);
-	log->events.dropped(log->events.arg, entry, &where);
+	log->facts.counters.lived_s += (log->medium->now_ns(log->medium) - full_ns) / 1000000000u;
 }
 
-static void drop_current(struct nvme_log *log)
+/* Whether the record is kept, as far as its age says. */
+static bool ask(struct nvme_log *log, struct nvme_entry *entry)
 {
-	drop(log, current(&log->carry));
-	log->carry.next--;
-	log->carry.state = CARRY_NEXT;
+	const struct extent from = place_before(log, entry);
+
+	if (!log->events.ask(log->events.arg, entry, &from, &entry->tick))
+		return false;
+	count_age(log);
+	if (entry->tick >= log->drain.tick)
+		return true;
+	drop(log, entry, &from);
+	return false;
 }
 
-static void carry_end(struct nvme_log *log)
+/* Whether the record is still there. Then it has its tick, and the present epoch: it is alive now,
+ * and a later purge must hit it, too. */
+static bool move(struct nvme_log *log, struct nvme_entry *entry)
 {
-	log->carry.state = CARRY_IDLE;
+	const struct extent from = place_before(log, entry), to = place_now(log, entry);
+
+	if (nvme_super_dead(&log->super, entry->owner, entry->epoch)) {
+		drop(log, entry, &from);
+		return false;
+	}
+	entry->epoch = log->epoch;
+	if (!log->events.moved(log->events.arg, entry, &from, &to, &entry->tick))
+		return false;
+	nvme_account(log, log->drain.segment, entry, entry->tick);
+	return true;
+}
+
+static void drop_kept(struct nvme_log *log, const struct nvme_entry *entry)
+{
+	const struct extent where = place_before(log, entry);
+
+	drop(log, entry, &where);
+}
+
+/* How long ago the oldest records of the log were used when this one was used: what is lost with
+ * it. */
+static int64_t worth(const struct nvme_log *log, const struct nvme_entry *entry)
+{
+	return (int64_t)(entry->tick - log->drain.tick) + 1;
+}
+
+/* Takes kept records in a row out, so that the largest record that wanted room has a hole, and its
+ * entry room: the row with which the least is lost. */
+static void make_room(struct nvme_log *log)
+{
+	struct nvme_drain *drain = &log->drain;
+	struct nvme_entry *kept = nvme_entries(drain->footer);
+	uint32_t rest, from = 0, n = UINT32_MAX;
+	int64_t sum = 0, least = 0;
+
+	while (drain->kept > 0 &&
+	       nvme_end_byte(&kept[drain->kept - 1]) + nvme_footer_bytes(drain->kept + 1) >
+		       log->facts.segment_bytes)
+		drop_kept(log, &kept[--drain->kept]);
+	rest = log->facts.segment_bytes - nvme_footer_bytes(drain->kept + 1);
+	for (uint32_t i = 0, j = 0; i <= drain->kept; i++) {
+		const uint32_t begin = i ? nvme_end_byte(&kept[i - 1]) : NVME_PAGE;
+
+		for (; j < drain->kept && nvme_first_byte(&kept[j]) < begin + log->need; j++)
+			sum += worth(log, &kept[j]);
+		if (j == drain->kept && rest < begin + log->need)
+			break;
+		if (n == UINT32_MAX || sum < least) {
+			from = i;
+			n = j - i;
+			least = sum;
+		}
+		if (i < j)
+			sum -= worth(log, &kept[i]);
+	}
+	if (n == UINT32_MAX)
+		n = drain->kept; /* a record that leaves no room for so many entries */
+	for (uint32_t i = from; i < from + n; i++)
+		drop_kept(log, &kept[i]);
+	drain->kept -= n;
+	memmove(&kept[from], &kept[from + n], (drain->kept - from) * sizeof(*kept));
+	log->need = 0;
+}
+
+static void drain_end(struct nvme_log *log)
+{
+	struct nvme_drain *drain = &log->drain;
+
 	log->facts.counters.segments_reclaimed++;
-	nvme_segment_release(log, log->carry.segment);
-}
-
-enum { CARRY_RECORDS = 4 }; /* between two looks at the clock */
-
-static bool carry_tired(struct nvme_log *log)
-{
-	return log->carry.next % CARRY_RECORDS == 0 && log->medium->tired(log->medium);
-}
-
-static void ask(struct nvme_log *log, const struct nvme_entry *entry, struct nvme_candidate *ret)
-{
-	const struct extent where = place_of(log, entry);
-	const enum nvme_answer answer = log->events.ask(log->events.arg, entry, &where, &ret->tick);
-
-	ret->live = answer != NVME_GONE;
-	ret->wanted = answer == NVME_WANTED;
-}
-
-/* Asks the table about the victim's records. */
-static void carry_ask(struct nvme_log *log)
-{
-	struct nvme_carry *carry = &log->carry;
-
-	while (carry->next < carry->records) {
-		const struct nvme_entry *entry = &carry->entries[carry->next];
-		struct nvme_candidate c = { .entry = carry->next,
-					    .bytes = (uint32_t)nvme_record_bytes(entry) };
-
-		ask(log, entry, &c);
-		nvme_victim_add(carry->candidates, carry->next++, &c);
-		carry->lain += c.bytes;
-		if (carry_tired(log))
-			return;
+	if (drain->kept) {
+		log->facts.counters.segments_refilled++;
+		log->segments[drain->segment].state = SEGMENT_PREPARING;
+		drain->state = DRAIN_KEPT;
+	} else {
+		nvme_segment_release(log, drain->segment);
+		drain->state = DRAIN_IDLE;
 	}
-	carry->state = CARRY_PICK;
 }
 
-/* The candidates to carry go to the end. */
-static void carry_pick(struct nvme_log *log)
-{
-	struct nvme_carry *carry = &log->carry;
-	/* A fraction of the bytes that lie there, not of a segment's size: a badly filled segment
-	 * must be a gain, too. */
-	const uint64_t room = carry->lain * NVME_CARRY_PERCENT / 100;
+enum { DRAIN_RECORDS = 4 }; /* between two looks at the clock */
 
-	while (carry->next > 0 && nvme_victim_take(carry->candidates, carry->next, carry->tick,
-						   room, log->credit.bytes, &carry->taken)) {
-		carry->next--;
-		if (carry_tired(log))
-			return;
+/* Leaves those that `keeps` keeps. False: not all could be looked at in this iteration. */
+static bool drain_each(struct nvme_log *log,
+		       bool (*keeps)(struct nvme_log *log, struct nvme_entry *entry))
+{
+	struct nvme_drain *drain = &log->drain;
+	struct nvme_entry *entries = nvme_entries(drain->footer);
+
+	while (drain->asked < drain->records) {
+		struct nvme_entry entry = entries[drain->asked++];
+
+		if (keeps(log, &entry))
+			entries[drain->kept++] = entry;
+		if (drain->asked % DRAIN_RECORDS == 0 && log->medium->tired(log->medium))
+			return false;
 	}
-	carry->count = carry->next;
-	carry->state = CARRY_DROP;
+	return true;
 }
 
-/* All other live records. */
-static void carry_drop(struct nvme_log *log)
+/* Which records stay is known before one of them moves: a location of the new generation never
+ * becomes a hole. */
+static void drain_go_on(struct nvme_log *log)
 {
-	struct nvme_carry *carry = &log->carry;
+	struct nvme_drain *drain = &log->drain;
 
-	while (carry->next > 0) {
-		const uint32_t i = --carry->next;
-
-		if (carry->candidates[i].live)
-			drop(log, entry_of(carry, i));
-		if (carry_tired(log))
-			return;
+	if (drain->state == DRAIN_ASK && drain_each(log, ask)) {
+		make_room(log);
+		nvme_segment_move(log);
+		drain->state = DRAIN_MOVE;
+		drain->records = drain->kept;
+		drain->asked = drain->kept = 0;
 	}
-	carry->next = carry->records;
-	carry->state = CARRY_NEXT;
+	if (drain->state == DRAIN_MOVE && drain_each(log, move))
+		drain_end(log);
 }
 
-bool nvme_carry_works(const struct nvme_log *log)
+bool nvme_drain_works(const struct nvme_log *log)
 {
-	return !log->paused && log->carry.state >= CARRY_ASK && log->carry.state <= CARRY_DROP;
+	return !log->paused && (log->drain.state == DRAIN_ASK || log->drain.state == DRAIN_MOVE);
 }
 
 static void footer_read(struct nvme_io *io)
 {
 	struct nvme_log *log = io->log;
-	struct nvme_carry *carry = &log->carry;
+	struct nvme_drain *drain = &log->drain;
+	struct nvme_footer footer;
 	struct nvme_identity who;
 
-	nvme_identify(log, carry->segment, &who);
-	if (io->op.status || nvme_footer_check(carry->footer, io->op.bytes, &who, &carry->records,
-					       &carry->entries)) {
+	nvme_identify(log, drain->segment, &who);
+	drain->records = drain->asked = drain->kept = 0;
+	if (io->op.status || nvme_footer_check(drain->footer, io->op.bytes, &who, &footer) ||
+	    footer.sequence != who.sequence)
 		log->facts.counters.segments_lost++;
-		carry_end(log);
-		return;
-	}
-	carry->next = 0;
-	carry->lain = carry->taken = 0;
-	carry->state = CARRY_ASK;
+	else
+		drain->records = footer.count;
+	drain->state = DRAIN_ASK;
 }
 
-static void carry_begin(struct nvme_log *log)
+static void drain_begin(struct nvme_log *log)
 {
-	struct nvme_carry *carry = &log->carry;
-	const uint64_t tick = nvme_credit_tick(&log->credit, &log->ages);
+	struct nvme_drain *drain = &log->drain;
 	const uint32_t victim =
-		nvme_victim_pick(&log->ages, log->heat, log->n_segments, tick, &log->seed);
+		nvme_victim_pick(&log->ages, log->facts.segment_bytes, &drain->tick);
 	uint32_t bytes;
 
 	if (victim == NVME_NO_VICTIM)
 		return;
-	carry->segment = victim;
-	carry->tick = tick;
-	carry->state = CARRY_FOOTER;
-	log->heat[victim].eligible = false;
-	log->segments[victim].state = SEGMENT_DRAINING;
+	nvme_segment_drain(log, victim);
+	drain->state = DRAIN_FOOTER;
 	bytes = nvme_footer_bytes(log->segments[victim].entries);
-	nvme_io_set(&carry->io, log, IO_READ,
-		    nvme_segment_offset(victim, log->facts.segment_bytes) +
-			    log->facts.segment_bytes - bytes,
-		    carry->footer, bytes);
-	carry->io.done = footer_read;
-	nvme_io_start(&carry->io);
+	nvme_io_set(&drain->io, log, IO_READ,
+		    nvme_segment_offset(victim + 1, log->facts.segment_bytes) - bytes,
+		    drain->footer, bytes);
+	drain->io.done = footer_read;
+	nvme_io_start(&drain->io);
 }
 
-static void carried(struct nvme_append *a)
+void nvme_drain_step(struct nvme_log *log)
 {
-	struct nvme_log *log = a->io[0].log;
-	struct nvme_carry *carry = &log->carry;
-	const struct extent from = place_of(log, current(carry));
-	const struct extent to = nvme_location_extent(a->location);
-	uint64_t tick;
+	struct nvme_drain *drain = &log->drain;
 
-	if (a->status) {
-		drop_current(log);
+	if (log->flush.stage != FLUSH_IDLE && log->flush.last) {
+		/* The disk has all records where they were, and reads find them. */
+		if (drain->state == DRAIN_ASK || drain->state == DRAIN_MOVE)
+			drain->state = DRAIN_IDLE;
 		return;
 	}
-	if (log->events.moved(log->events.arg, &carry->entry, &from, &to, &tick))
-		nvme_log_touch(log, a->location, a->tick, tick);
-	else
-		nvme_log_forget(log, a->location, a->tick);
-	carry->next--;
-	carry->state = CARRY_NEXT;
-}
-
-/* Whether the bytes read are the record that the footer names. Its payload is not checked: its
- * checksum moves with it, and is compared when the block is loaded. */
-static bool record_good(struct nvme_log *log, const struct nvme_entry *want)
-{
-	const uint8_t *bytes = log->carry.buffer;
-	const uint8_t *image = bytes + (want->tag_page ? NVME_PAGE : 0);
-	const struct image_header *header = (const void *)image;
-	struct nvme_identity who;
-	struct nvme_entry is;
-	uint32_t payload, end_of_tag;
-
-	nvme_identify(log, log->carry.segment, &who);
-	if (nvme_image_within(header, want->image_bytes, &payload))
-		return false;
-	end_of_tag = want->tag_page || want->coded_bytes ? NVME_PAGE : payload;
-	return !nvme_tag_check(bytes + end_of_tag - sizeof(struct nvme_tag), &who, header,
-			       want->page, &is) &&
-	       is.image_bytes == want->image_bytes && is.coded_bytes == want->coded_bytes &&
-	       !memcmp(is.key, want->key, sizeof(is.key)) &&
-	       !memcmp(is.owner, want->owner, sizeof(is.owner));
-}
-
-static void record_read(struct nvme_io *io)
-{
-	struct nvme_log *log = io->log;
-
-	if (io->op.status || !record_good(log, current(&log->carry)))
-		drop_current(log);
-	else
-		log->carry.state = CARRY_APPEND;
-}
-
-static void read_record(struct nvme_log *log)
-{
-	struct nvme_carry *carry = &log->carry;
-	const struct nvme_entry *entry = current(carry);
-
-	carry->state = CARRY_READ;
-	nvme_io_set(&carry->io, log, IO_READ,
-		    nvme_segment_offset(carry->segment, log->facts.segment_bytes) +
-			    (uint64_t)nvme_record_first_page(entry) * NVME_PAGE,
-		    carry->buffer, (uint32_t)nvme_record_bytes(entry));
-	carry->io.done = record_read;
-	nvme_io_start(&carry->io);
-}
-
-static void append_record(struct nvme_log *log)
-{
-	struct nvme_carry *carry = &log->carry;
-	const struct nvme_entry *entry = current(carry);
-	int r;
-
-	carry->entry = *entry;
-	/* The copy gets the present epoch: the record is alive now, and a later purge must hit the
-	 * copy, too. */
-	if (nvme_super_dead(&log->super, entry->owner, entry->epoch)) {
-		drop_current(log);
+	if (log->paused)
 		return;
-	}
-	carry->entry.epoch = log->epoch;
-	carry->entry.tick = carry->candidates[carry->next - 1].tick;
-	carry->append.image = carry->buffer + (entry->tag_page ? NVME_PAGE : 0);
-	carry->append.bytes = entry->image_bytes;
-	carry->append.tick = carry->entry.tick;
-	carry->append.done = carried;
-	r = nvme_append_start(log, &carry->append, &carry->entry, true);
-	if (!r)
-		carry->state = CARRY_WRITE;
-	else if (r != -EAGAIN) /* -ENOSPC: no room for any more */
-		drop_current(log);
-}
-
-void nvme_carry_step(struct nvme_log *log)
-{
-	struct nvme_carry *carry = &log->carry;
-	const bool stopping = log->flush.stage != FLUSH_IDLE && log->flush.last;
-
-	if (log->paused && !stopping)
-		return;
-	if (carry->state == CARRY_IDLE && log->clean < log->low && !stopping)
-		carry_begin(log);
-	while ((carry->state >= CARRY_ASK && carry->state <= CARRY_NEXT) ||
-	       carry->state == CARRY_APPEND) {
-		if (stopping) { /* records not moved yet stay where they are */
-			carry->state = CARRY_IDLE;
-			nvme_segment_sealed(log, carry->segment,
-					    log->segments[carry->segment].entries);
-			return;
-		}
-		if (carry->state == CARRY_ASK)
-			carry_ask(log);
-		if (carry->state == CARRY_PICK)
-			carry_pick(log);
-		if (carry->state == CARRY_DROP)
-			carry_drop(log);
-		if (nvme_carry_works(log))
-			return;
-		if (carry->state == CARRY_NEXT && carry->next == carry->count) {
-			carry_end(log);
-			return;
-		}
-		if (carry->state == CARRY_NEXT) {
-			read_record(log);
-			return;
-		}
-		append_record(log);
-		if (carry->state == CARRY_APPEND)
-			return; /* no room at this moment: tried again in the next step */
-	}
+	if (drain->state == DRAIN_IDLE && !log->n_free && log->ready == NVME_NONE &&
+	    log->preparing == NVME_NONE)
+		drain_begin(log);
+	drain_go_on(log);
 }

@@ -49,12 +49,11 @@ struct footer_slot {
 
 struct segment_walk {
 	struct nvme_io io;
-	struct footer_slot *slot; /* its buffer collects the entries */
+	struct footer_slot *slot; /* holes.footer is its buffer */
 	struct nvme_identity who;
-	uint32_t count;
-	uint32_t page;              /* where a record may begin */
+	struct nvme_holes holes;    /* a record may begin at holes.used */
 	uint32_t gap;               /* pages since the last one */
-	uint32_t tag_page;          /* where its tag would be; 0: in `page` */
+	uint32_t tag_page;          /* where its tag would be; 0: in its first page */
 	bool blind;                 /* a read failed: records may be there */
 	struct image_header header; /* with tag_page */
 	uint32_t first, pages;      /* in the buffer */
@@ -158,12 +157,12 @@ static void told(struct nvme_log *log, uint32_t segment)
 	if (r->next_told == r->n_order / GUESSED && log->events.expect)
 		log->events.expect(log->events.arg,
 				   log->facts.counters.recovered_records * (GUESSED - 1));
-	if (r->next_told % (r->n_order / NVME_AGES + 1) == 0)
-		nvme_ages_older(&log->ages);
 	if (!log->heat[segment].blocks)
 		return;
-	log->clean--;
-	nvme_segment_sealed(log, segment, r->count);
+	log->n_free--;
+	nvme_segment_sealed(log, segment, r->count,
+			    log->facts.segment_bytes - NVME_PAGE - nvme_footer_bytes(r->count) -
+				    (uint32_t)log->heat[segment].bytes);
 }
 
 /* The slot of the segment at next_told has these. */
@@ -206,7 +205,7 @@ static void walk_sealed(struct nvme_io *io)
 	struct segment_walk *walk = &log->recovery->walk;
 
 	/* Whether or not the footer was written, its records are known now. */
-	known(log, (const void *)walk->slot->buffer, walk->count);
+	known(log, nvme_entries(walk->holes.footer), walk->holes.count);
 	pump(log);
 }
 
@@ -215,18 +214,18 @@ static void walk_sealed(struct nvme_io *io)
  * continues in walk_sealed(). */
 static bool walk_end(struct nvme_log *log, struct segment_walk *walk)
 {
-	const uint32_t bytes = nvme_footer_bytes(walk->count);
+	const uint32_t bytes = nvme_footer_bytes(walk->holes.count);
 
 	log->facts.counters.walked_segments++;
 	if (walk->blind) {
-		known(log, (const void *)walk->slot->buffer, walk->count);
+		known(log, nvme_entries(walk->holes.footer), walk->holes.count);
 		return false;
 	}
-	nvme_footer_encode(&walk->who, walk->count, walk->slot->buffer);
+	nvme_footer_encode(&walk->who, walk->holes.count, false, walk->holes.footer);
 	nvme_io_set(&walk->io, log, IO_WRITE,
 		    nvme_segment_offset(walk->who.segment, log->facts.segment_bytes) +
 			    log->facts.segment_bytes - bytes,
-		    walk->slot->buffer, bytes);
+		    walk->holes.footer, bytes);
 	walk->io.done = walk_sealed;
 	nvme_io_start(&walk->io);
 	return true;
@@ -262,32 +261,35 @@ static void walk_fetch(struct nvme_log *log, struct segment_walk *walk, uint32_t
 	nvme_io_start(&walk->io);
 }
 
-/* 0: a record at walk->page; -EBADMSG: no record; -EAGAIN: walk->tag_page is to be looked at
+/* 0: a record at holes.used; -EBADMSG: no record; -EAGAIN: walk->tag_page is to be looked at
  * first. */
 static int walk_look(struct segment_walk *walk, const uint8_t *bytes, struct nvme_entry *ret)
 {
+	const uint32_t page = walk->holes.used / NVME_PAGE;
 	int r;
 
 	if (walk->tag_page) {
 		walk->tag_page = 0;
 		return nvme_tag_check(bytes + NVME_PAGE - sizeof(struct nvme_tag), &walk->who,
-				      &walk->header, walk->page, ret);
+				      &walk->header, page, ret);
 	}
-	r = nvme_record_probe(bytes, &walk->who, walk->page, ret, &walk->tag_page);
+	r = nvme_record_probe(bytes, &walk->who, page, ret, &walk->tag_page);
 	if (r == -EAGAIN)
 		memcpy(&walk->header, bytes, sizeof(walk->header));
 	return r;
 }
 
-static bool walk_take(struct segment_walk *walk, const struct nvme_entry *entry)
+static bool walk_take(const struct nvme_log *log, struct segment_walk *walk,
+		      const struct nvme_entry *entry)
 {
+	struct nvme_holes *holes = &walk->holes;
 	const uint64_t end =
 		(uint64_t)nvme_record_first_page(entry) * NVME_PAGE + nvme_record_bytes(entry);
 
-	if (end + nvme_footer_bytes(walk->count + 1) > walk->who.segment_bytes)
+	if (end > nvme_hole_end(log, holes))
 		return false;
-	((struct nvme_entry *)(void *)walk->slot->buffer)[walk->count++] = *entry;
-	walk->page = (uint32_t)(end / NVME_PAGE);
+	nvme_entries(holes->footer)[holes->count++] = *entry;
+	holes->used = (uint32_t)end;
 	walk->gap = 0;
 	return true;
 }
@@ -296,28 +298,35 @@ static bool walk_take(struct segment_walk *walk, const struct nvme_entry *entry)
 static bool walk_step(struct nvme_log *log)
 {
 	struct segment_walk *walk = &log->recovery->walk;
-	const uint32_t end = log->facts.segment_bytes / NVME_PAGE - 1;
+	struct nvme_holes *holes = &walk->holes;
 
-	while (walk->page < end && walk->gap <= GAP_PAGES) {
-		const uint32_t page = walk->tag_page ? walk->tag_page : walk->page;
+	for (;;) {
+		const uint32_t page = walk->tag_page ? walk->tag_page : holes->used / NVME_PAGE;
 		struct nvme_entry entry;
 		int r;
 
+		if (holes->used >= nvme_hole_end(log, holes) || walk->gap > GAP_PAGES) {
+			walk->gap = walk->tag_page = 0;
+			if (!nvme_hole_next(log, holes))
+				return walk_end(log, walk);
+			continue;
+		}
 		if (page < walk->first || page >= walk->first + walk->pages) {
 			walk_fetch(log, walk, page);
 			return true;
 		}
 		r = walk_look(walk, walk->buffer + (size_t)(page - walk->first) * NVME_PAGE,
 			      &entry);
-		if (r == -EAGAIN || (!r && walk_take(walk, &entry)))
+		if (r == -EAGAIN || (!r && walk_take(log, walk, &entry)))
 			continue;
-		walk->page++;
+		holes->used += NVME_PAGE;
 		walk->gap++;
 	}
-	return walk_end(log, walk);
 }
 
-static void walk_begin(struct nvme_log *log, struct footer_slot *slot)
+/* Returns as walk_step(). */
+static bool walk_begin(struct nvme_log *log, struct footer_slot *slot,
+		       const struct nvme_footer *footer)
 {
 	struct segment_walk *walk = &log->recovery->walk;
 	uint8_t *buffer = walk->buffer;
@@ -325,10 +334,11 @@ static void walk_begin(struct nvme_log *log, struct footer_slot *slot)
 	memset(walk, 0, sizeof(*walk));
 	walk->buffer = buffer;
 	walk->slot = slot;
-	walk->page = 1;
+	walk->holes.footer = slot->buffer;
+	nvme_holes_open(log, &walk->holes, footer->entries, footer->count);
 	slot->state = FOOTER_READING;
 	nvme_identify(log, slot->segment, &walk->who);
-	(void)walk_step(log); /* the buffer is empty: it reads, and continues in walk_read() */
+	return walk_step(log);
 }
 
 /* --- the order: a heap, the newest segment first. To sort all of them took 6 ms at once --- */
@@ -391,20 +401,25 @@ static void read_footer(struct nvme_log *log, struct footer_slot *slot, uint32_t
 /* True: its records are known. */
 static bool look_at_footer(struct nvme_log *log, struct footer_slot *slot)
 {
-	const struct nvme_entry *entries;
 	struct nvme_identity who;
-	uint32_t count;
+	struct nvme_footer footer;
 	int r;
 
 	nvme_identify(log, slot->segment, &who);
-	r = nvme_footer_check(slot->buffer, slot->bytes, &who, &count, &entries);
-	if (!r)
-		known(log, entries, count);
-	else if (r == -EAGAIN)
-		read_footer(log, slot, log->recovery->guess = nvme_footer_bytes(count));
-	else
-		walk_begin(log, slot);
-	return !r;
+	r = nvme_footer_check(slot->buffer, slot->bytes, &who, &footer);
+	if (r == -EAGAIN) {
+		read_footer(log, slot, log->recovery->guess = nvme_footer_bytes(footer.count));
+		return false;
+	}
+	if (r || footer.sequence >= log->next_sequence)
+		footer =
+			(struct nvme_footer){ .entries = nvme_entries(slot->buffer), .open = true };
+	else /* later than the header's where the daemon died between these two writes */
+		log->segments[slot->segment].sequence = footer.sequence;
+	if (footer.open)
+		return !walk_begin(log, slot, &footer);
+	known(log, footer.entries, footer.count);
+	return true;
 }
 
 /* Footers are read ahead, and looked at in their order. */

@@ -94,12 +94,22 @@ uint64_t nvme_location_make(const struct nvme_log *log, uint32_t segment,
 	       (uint64_t)entry->page << PAGE_SHIFT | log->segments[segment].generation;
 }
 
+/* Under the segment's generation of now. */
+static bool is_now(const struct nvme_log *log, uint64_t location)
+{
+	return log->segments[nvme_location_segment(location)].generation ==
+	       nvme_location_generation(location);
+}
+
 bool nvme_log_stale(const struct nvme_log *log, uint64_t location)
 {
 	const uint32_t segment = nvme_location_segment(location);
 
-	return nvme_location_disk(location) != log->conf.disk || segment >= log->n_segments ||
-	       log->segments[segment].generation != nvme_location_generation(location);
+	if (nvme_location_disk(location) != log->conf.disk || segment >= log->n_segments)
+		return true;
+	return !is_now(log, location) &&
+	       (log->segments[segment].state != SEGMENT_DRAINING ||
+		log->drain.generation != nvme_location_generation(location));
 }
 
 /* --- where live records are --- */
@@ -109,20 +119,29 @@ void nvme_account(struct nvme_log *log, uint32_t segment, const struct nvme_entr
 {
 	const uint32_t bytes = (uint32_t)nvme_record_bytes(entry);
 
-	if (log->facts.state != NVME_STARTING)
-		nvme_ages_grow(&log->ages);
-	nvme_ages_put(&log->ages, &log->heat[segment], tick);
-	log->segments[segment].live_bytes += bytes;
+	nvme_ages_put(&log->ages, segment, tick, bytes);
 	log->facts.live_bytes += bytes;
 	log->facts.live_records++;
 }
 
-static void clear(struct nvme_log *log, uint32_t segment)
+void nvme_unaccount(struct nvme_log *log, uint32_t segment, uint64_t tick, uint32_t bytes)
 {
-	log->facts.live_bytes -= log->segments[segment].live_bytes;
+	assert(log->heat[segment].blocks > 0);
+	nvme_ages_take(&log->ages, segment, tick, bytes);
+	log->facts.live_bytes -= bytes;
+	log->facts.live_records--;
+}
+
+/* All locations there are stale from now on, and no record of it lives. */
+static void next_generation(struct nvme_log *log, uint32_t segment)
+{
+	struct nvme_segment *s = &log->segments[segment];
+
+	/* odd and even ones in turn: readers[] */
+	s->generation = (s->generation + 1) % NVME_GENERATIONS;
+	log->facts.live_bytes -= log->heat[segment].bytes;
 	log->facts.live_records -= log->heat[segment].blocks;
-	log->segments[segment].live_bytes = 0;
-	nvme_ages_clear(&log->ages, &log->heat[segment]);
+	nvme_ages_clear(&log->ages, segment);
 }
 
 void nvme_segment_release(struct nvme_log *log, uint32_t segment)
@@ -131,46 +150,42 @@ void nvme_segment_release(struct nvme_log *log, uint32_t segment)
 
 	assert(s->state == SEGMENT_SEALED || s->state == SEGMENT_DRAINING);
 	s->state = SEGMENT_FREE;
-	s->generation = (s->generation + 1) % NVME_GENERATIONS;
-	s->entries = 0;
-	clear(log, segment);
-	log->clean++;
+	next_generation(log, segment);
+	log->n_free++;
+}
+
+void nvme_segment_drain(struct nvme_log *log, uint32_t segment)
+{
+	assert(log->segments[segment].state == SEGMENT_SEALED);
+	log->segments[segment].state = SEGMENT_DRAINING;
+	log->drain.segment = segment;
+	log->drain.generation = log->segments[segment].generation;
+}
+
+void nvme_segment_move(struct nvme_log *log)
+{
+	next_generation(log, log->drain.segment);
 }
 
 void nvme_log_forget(struct nvme_log *log, uint64_t location, uint64_t tick)
 {
 	const uint32_t segment = nvme_location_segment(location);
-	struct nvme_segment *s;
-	struct nvme_heat *heat;
-	uint32_t bytes;
+	const struct nvme_heat *heat;
 
-	if (nvme_log_stale(log, location))
+	if (nvme_log_stale(log, location) || !is_now(log, location))
 		return;
-	s = &log->segments[segment];
 	heat = &log->heat[segment];
 	assert(heat->blocks > 0);
-	bytes = s->live_bytes / heat->blocks;
-	nvme_ages_take(&log->ages, heat, tick);
-	s->live_bytes -= bytes;
-	log->facts.live_bytes -= bytes;
-	log->facts.live_records--;
-	if (s->state == SEGMENT_SEALED && !heat->blocks && log->facts.state == NVME_UP)
+	nvme_unaccount(log, segment, tick, (uint32_t)(heat->bytes / heat->blocks));
+	if (log->segments[segment].state == SEGMENT_SEALED && !heat->blocks &&
+	    log->facts.state == NVME_UP)
 		nvme_segment_release(log, segment);
 }
 
 void nvme_log_touch(struct nvme_log *log, uint64_t location, uint64_t tick, uint64_t now_tick)
 {
-	if (!nvme_log_stale(log, location))
-		nvme_ages_touch(&log->ages, &log->heat[nvme_location_segment(location)], tick,
-				now_tick);
-}
-
-void nvme_count_dropped(struct nvme_log *log, uint32_t segment)
-{
-	const uint64_t age_ns = log->medium->now_ns(log->medium) - log->segments[segment].full_ns;
-
-	log->facts.counters.dropped_age_s += age_ns / 1000000000u;
-	log->facts.counters.dropped_records++;
+	if (!nvme_log_stale(log, location) && is_now(log, location))
+		nvme_ages_touch(&log->ages, nvme_location_segment(location), tick, now_tick);
 }
 
 /* --- write budget: a bucket of bytes that fills with time --- */
@@ -240,7 +255,7 @@ void nvme_budget_pay(struct nvme_log *log, uint64_t bytes)
 	log->tokens -= (double)bytes;
 }
 
-/* The level may go below zero: later appends pay for footers and carry-over. */
+/* The level may go below zero: later appends pay for headers and footers. */
 static void nvme_charge(struct nvme_log *log, uint64_t bytes)
 {
 	log->facts.counters.written_bytes += bytes;
@@ -357,85 +372,193 @@ void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_ide
 	ret->segment_bytes = log->facts.segment_bytes;
 }
 
-void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries)
+void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries,
+			 uint32_t free_bytes)
 {
-	/* else the segment goes back to its state before */
-	if (log->segments[segment].state != SEGMENT_DRAINING)
-		log->segments[segment].full_ns = log->medium->now_ns(log->medium);
+	log->segments[segment].full_ns = log->medium->now_ns(log->medium);
 	log->segments[segment].state = SEGMENT_SEALED;
 	log->segments[segment].entries = (uint16_t)entries;
-	log->heat[segment].eligible = true;
-	log->heat[segment].records = entries;
+	nvme_ages_seal(&log->ages, segment, free_bytes);
 	if (!log->heat[segment].blocks)
 		nvme_segment_release(log, segment);
 }
 
-static void prepare_done(struct nvme_io *io)
+static uint64_t footer_offset(const struct nvme_log *log, uint32_t segment, uint32_t bytes)
 {
-	struct nvme_log *log = io->log;
+	return nvme_segment_offset(segment + 1, log->facts.segment_bytes) - bytes;
+}
+
+/* --- the next segment --- */
+
+/* Records are kept in this segment, and nothing is written there yet. */
+static bool keeps(const struct nvme_log *log, uint32_t segment)
+{
+	return log->drain.state == DRAIN_KEPT && log->drain.segment == segment;
+}
+
+static void prepared(struct nvme_log *log, int status)
+{
 	const uint32_t segment = log->preparing;
 
 	log->preparing = NVME_NONE;
-	if (io->op.status) {
-		log->segments[segment].state = SEGMENT_FREE;
-		log->prepare_after_ns = log->medium->now_ns(log->medium) + RETRY_NS;
+	if (!status) {
+		log->segments[segment].state = SEGMENT_READY;
+		log->ready = segment;
 		return;
 	}
-	log->segments[segment].state = SEGMENT_READY;
-	log->ready = segment;
+	log->prepare_after_ns = log->medium->now_ns(log->medium) + RETRY_NS;
+	if (keeps(log, segment))
+		return;
+	log->segments[segment].state = SEGMENT_FREE;
+	log->n_free++;
+}
+
+static void header_done(struct nvme_io *io)
+{
+	prepared(io->log, io->op.status);
+}
+
+static void write_header(struct nvme_log *log)
+{
+	struct nvme_identity who;
+	struct nvme_budget budget;
+
+	nvme_identify(log, log->preparing, &who);
+	nvme_budget_tell(log, &budget);
+	nvme_header_encode(&who, &budget, log->prepare_page);
+	nvme_io_set(&log->prepare_io, log, IO_WRITE,
+		    nvme_segment_offset(who.segment, log->facts.segment_bytes), log->prepare_page,
+		    NVME_PAGE);
+	log->prepare_io.done = header_done;
+	nvme_io_start(&log->prepare_io);
+}
+
+static void kept_done(struct nvme_io *io)
+{
+	if (io->op.status)
+		prepared(io->log, io->op.status);
+	else
+		write_header(io->log);
+}
+
+/* A footer of the records that are kept, before the header makes the footer that lists all records
+ * invalid. */
+static void write_kept(struct nvme_log *log)
+{
+	struct nvme_drain *drain = &log->drain;
+	const uint32_t bytes = nvme_footer_bytes(drain->kept);
+	struct nvme_identity who;
+
+	nvme_identify(log, drain->segment, &who);
+	nvme_footer_encode(&who, drain->kept, true, drain->footer);
+	nvme_io_set(&log->prepare_io, log, IO_WRITE, footer_offset(log, drain->segment, bytes),
+		    drain->footer, bytes);
+	log->prepare_io.done = kept_done;
+	nvme_io_start(&log->prepare_io);
+}
+
+/* A segment that may be overwritten: the one with room among its records, or a FREE one. */
+static uint32_t next_segment(struct nvme_log *log)
+{
+	const struct nvme_drain *drain = &log->drain;
+
+	if (drain->state == DRAIN_KEPT && !log->paused &&
+	    !log->segments[drain->segment].readers[drain->generation & 1])
+		return drain->segment;
+	for (uint32_t i = 0; log->n_free > 0 && i < log->n_segments; i++) {
+		const uint32_t segment = (log->cursor + i) % log->n_segments;
+		const struct nvme_segment *s = &log->segments[segment];
+
+		if (s->state != SEGMENT_FREE || s->readers[0] || s->readers[1])
+			continue;
+		log->cursor = segment + 1;
+		log->n_free--;
+		return segment;
+	}
+	return NVME_NONE;
 }
 
 /* One segment is kept READY, so that an append need not wait for a header. */
 static void prepare(struct nvme_log *log)
 {
-	struct nvme_identity who;
-	struct nvme_budget budget;
-
 	if (log->ready != NVME_NONE || log->preparing != NVME_NONE)
 		return;
 	if (log->prepare_after_ns && log->medium->now_ns(log->medium) < log->prepare_after_ns)
 		return;
 	log->prepare_after_ns = 0;
-	for (uint32_t i = 0; i < log->n_segments; i++) {
-		const uint32_t segment = (log->cursor + i) % log->n_segments;
-		struct nvme_segment *s = &log->segments[segment];
-
-		if (s->state != SEGMENT_FREE || s->readers)
-			continue;
-		s->state = SEGMENT_PREPARING;
-		s->sequence = log->next_sequence++;
-		log->preparing = segment;
-		log->cursor = segment + 1;
-		nvme_identify(log, segment, &who);
-		nvme_budget_tell(log, &budget);
-		nvme_header_encode(&who, &budget, log->prepare_page);
-		nvme_io_set(&log->prepare_io, log, IO_WRITE,
-			    nvme_segment_offset(segment, log->facts.segment_bytes),
-			    log->prepare_page, NVME_PAGE);
-		log->prepare_io.done = prepare_done;
-		nvme_io_start(&log->prepare_io);
+	log->preparing = next_segment(log);
+	if (log->preparing == NVME_NONE)
 		return;
-	}
+	log->segments[log->preparing].state = SEGMENT_PREPARING;
+	log->segments[log->preparing].sequence = log->next_sequence++;
+	if (keeps(log, log->preparing))
+		write_kept(log);
+	else
+		write_header(log);
+}
+
+/* --- the open segment --- */
+
+void nvme_holes_open(const struct nvme_log *log, struct nvme_holes *holes,
+		     const struct nvme_entry *entries, uint32_t kept)
+{
+	memmove(nvme_entries(holes->footer) + log->entries_max - kept, entries,
+		kept * sizeof(*entries));
+	holes->used = NVME_PAGE;
+	holes->count = 0;
+	holes->ahead = kept;
+}
+
+uint32_t nvme_hole_end(const struct nvme_log *log, const struct nvme_holes *holes)
+{
+	const struct nvme_entry *end = nvme_entries(holes->footer) + log->entries_max;
+	const uint32_t footer =
+		log->facts.segment_bytes - nvme_footer_bytes(holes->count + holes->ahead + 1);
+
+	if (!holes->ahead)
+		return footer;
+	return nvme_end_byte(&end[-1]) > footer ? 0 : nvme_first_byte(&end[-(int32_t)holes->ahead]);
+}
+
+bool nvme_hole_next(const struct nvme_log *log, struct nvme_holes *holes)
+{
+	struct nvme_entry *entries = nvme_entries(holes->footer);
+	const struct nvme_entry *kept = &entries[log->entries_max - holes->ahead];
+
+	if (!holes->ahead)
+		return false;
+	holes->used = nvme_end_byte(kept);
+	entries[holes->count++] = *kept;
+	holes->ahead--;
+	return true;
 }
 
 bool nvme_fill_open(struct nvme_log *log)
 {
+	struct nvme_drain *drain = &log->drain;
+
 	assert(!log->open);
 	if (log->ready == NVME_NONE)
 		return false;
 	for (uint32_t i = 0; i < NVME_FILLS; i++) {
 		struct nvme_fill *fill = &log->fill[i];
+		uint8_t *footer = fill->holes.footer;
+		uint32_t kept = 0;
 
 		if (fill->state != FILL_NONE)
 			continue;
+		if (keeps(log, log->ready)) {
+			fill->holes.footer = drain->footer;
+			drain->footer = footer;
+			kept = drain->kept;
+			drain->state = DRAIN_IDLE;
+		}
+		nvme_holes_open(log, &fill->holes, nvme_entries(fill->holes.footer), kept);
 		fill->state = FILL_OPEN;
 		fill->segment = log->ready;
-		fill->used = NVME_PAGE;
-		fill->count = 0;
 		assert(fill->writes == 0);
 		log->segments[log->ready].state = SEGMENT_FILLING;
 		log->ready = NVME_NONE;
-		log->clean--;
 		log->open = fill;
 		return true;
 	}
@@ -450,20 +573,22 @@ void nvme_fill_close(struct nvme_log *log)
 	log->open = NULL;
 }
 
-/* A page that may be overwritten: behind the records of the open segment; in a READY segment, where
- * its records will begin; or the header of a FREE segment, whose records are all forgotten. Bytes
- * that are no record end no walk, and a segment without a header has no records. */
+/* A page that may be overwritten: in the hole at hand of the open segment; in a READY segment where
+ * nothing is kept, where its records will begin; or the header of a FREE segment, whose records are
+ * all forgotten. Bytes that are no record end no walk, and a segment without a header has no
+ * records. */
 uint64_t nvme_log_spare(const struct nvme_log *log)
 {
 	const struct nvme_fill *fill = log->open;
 
-	if (fill &&
-	    fill->used + NVME_PAGE + nvme_footer_bytes(fill->count + 1) <= log->facts.segment_bytes)
-		return nvme_segment_offset(fill->segment, log->facts.segment_bytes) + fill->used;
-	if (log->ready != NVME_NONE)
+	if (fill && fill->holes.used + NVME_PAGE <= nvme_hole_end(log, &fill->holes))
+		return nvme_segment_offset(fill->segment, log->facts.segment_bytes) +
+		       fill->holes.used;
+	if (log->ready != NVME_NONE && !keeps(log, log->ready))
 		return nvme_segment_offset(log->ready, log->facts.segment_bytes) + NVME_PAGE;
-	for (uint32_t i = 0; i < log->n_segments && log->clean > 0; i++)
-		if (log->segments[i].state == SEGMENT_FREE && !log->segments[i].readers)
+	for (uint32_t i = 0; i < log->n_segments && log->n_free > 0; i++)
+		if (log->segments[i].state == SEGMENT_FREE && !log->segments[i].readers[0] &&
+		    !log->segments[i].readers[1])
 			return nvme_segment_offset(i, log->facts.segment_bytes);
 	return NVME_SPARE_OFFSET;
 }
@@ -475,35 +600,36 @@ static void footer_done(struct nvme_io *io)
 	/* A segment without a footer serves its records all the same, and is walked at the next
 	 * start. */
 	fill->state = FILL_NONE;
-	nvme_segment_sealed(io->log, fill->segment, fill->count);
+	nvme_segment_sealed(io->log, fill->segment, fill->holes.count, 0);
 }
 
 /* Records whose write failed are not in the footer. */
-static void drop_failed(struct nvme_fill *fill)
+static void drop_failed(struct nvme_holes *holes)
 {
-	struct nvme_entry *entries = (void *)fill->footer;
-	uint32_t kept = 0;
+	struct nvme_entry *entries = nvme_entries(holes->footer);
+	uint32_t good = 0;
 
-	for (uint32_t i = 0; i < fill->count; i++)
+	for (uint32_t i = 0; i < holes->count; i++)
 		if (entries[i].image_bytes)
-			entries[kept++] = entries[i];
-	fill->count = kept;
+			entries[good++] = entries[i];
+	holes->count = good;
 }
 
 static void write_footer(struct nvme_log *log, struct nvme_fill *fill)
 {
+	struct nvme_holes *holes = &fill->holes;
 	struct nvme_identity who;
 	uint32_t bytes;
 
-	drop_failed(fill);
-	bytes = nvme_footer_bytes(fill->count);
+	while (nvme_hole_next(log, holes))
+		;
+	drop_failed(holes);
+	bytes = nvme_footer_bytes(holes->count);
 	nvme_identify(log, fill->segment, &who);
-	nvme_footer_encode(&who, fill->count, fill->footer);
+	nvme_footer_encode(&who, holes->count, false, holes->footer);
 	fill->state = FILL_FOOTER;
-	nvme_io_set(&fill->io, log, IO_WRITE,
-		    nvme_segment_offset(fill->segment, log->facts.segment_bytes) +
-			    log->facts.segment_bytes - bytes,
-		    fill->footer, bytes);
+	nvme_io_set(&fill->io, log, IO_WRITE, footer_offset(log, fill->segment, bytes),
+		    holes->footer, bytes);
 	fill->io.done = footer_done;
 	fill->io.owner = fill;
 	nvme_io_start(&fill->io);
@@ -531,7 +657,8 @@ static void flush_step(struct nvme_log *log)
 	if (flush->stage != FLUSH_SEAL)
 		return;
 	if (flush->last) {
-		if (log->preparing != NVME_NONE || log->carry.state != CARRY_IDLE)
+		if (log->preparing != NVME_NONE || log->drain.state == DRAIN_FOOTER ||
+		    log->drain.state == DRAIN_ASK || log->drain.state == DRAIN_MOVE)
 			return;
 		if (!log->open && log->ready != NVME_NONE && nvme_fill_open(log)) {
 			nvme_fill_close(log);

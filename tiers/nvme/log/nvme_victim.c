@@ -4,252 +4,239 @@
  */
 #include "nvme_victim.h"
 
-enum { SAMPLE = 512, CREDIT_PER_MILLE = 30 };
+#include <string.h>
+
+enum {
+	SAMPLE = 512,
+	/* percent of the log's bytes; where so many are free, a victim makes room for one record */
+	FREE_MOST = 8
+};
 
 /* --- ages --- */
 
-static uint32_t slot_at(const struct nvme_ages *ages, uint32_t back)
+void nvme_ages_open(struct nvme_ages *ages, struct nvme_heat *heat, uint32_t segments)
 {
-	return (ages->epoch - back) % NVME_AGES;
+	*ages = (struct nvme_ages){ .heat = heat, .segments = segments, .spans = 1 };
+	for (uint32_t i = 0; i < NVME_SPANS; i++)
+		ages->order[i] = (uint8_t)i;
+	ages->low[0] = UINT64_MAX;
 }
 
-static uint32_t slot_of(const struct nvme_ages *ages, uint64_t tick)
+/* Where in the order the span of a tick is. */
+static uint32_t place_of(const struct nvme_ages *ages, uint64_t tick)
 {
-	uint32_t back = 0;
+	uint32_t at = ages->spans - 1;
 
-	while (back < NVME_AGES - 1 && tick < ages->begin[slot_at(ages, back)])
-		back++;
-	return slot_at(ages, back);
+	while (at > 0 && tick < ages->begin[ages->order[at]])
+		at--;
+	return at;
 }
 
-/* For each epoch that has begun since, the oldest one joins the one behind it. */
-static void catch_up(const struct nvme_ages *ages, struct nvme_heat *heat)
+/* A segment in which all joins are counted. */
+static struct nvme_heat *heat_now(struct nvme_ages *ages, uint32_t segment)
 {
-	if (ages->epoch - heat->epoch > NVME_AGES) /* all of them join */
-		heat->epoch = ages->epoch - NVME_AGES;
-	while (heat->epoch != ages->epoch) {
-		const uint32_t oldest = ++heat->epoch % NVME_AGES;
+	struct nvme_heat *ret = &ages->heat[segment];
 
-		heat->age[(oldest + 1) % NVME_AGES] += heat->age[oldest];
-		heat->age[oldest] = 0;
+	for (; ret->joins != ages->joins; ret->joins++) {
+		const uint32_t from = ages->from[ret->joins % NVME_JOINS],
+			       into = ages->into[ret->joins % NVME_JOINS];
+
+		ret->in[into] = (uint16_t)(ret->in[into] + ret->in[from]);
+		ret->in[from] = 0;
 	}
+	return ret;
 }
 
-void nvme_ages_grow(struct nvme_ages *ages)
+/* Two neighbours with few records become one span. An old span counts for more, as the records that
+ * make room are told apart by old spans. */
+static void join(struct nvme_ages *ages)
 {
-	if (++ages->added <= ages->all / NVME_AGES)
+	uint32_t best = 0;
+	uint64_t least = UINT64_MAX;
+
+	for (uint32_t i = 0; i + 1 < ages->spans; i++) {
+		const uint64_t cost =
+			((uint64_t)ages->in[ages->order[i]] + ages->in[ages->order[i + 1]]) *
+			(ages->spans - i);
+
+		if (cost < least) {
+			least = cost;
+			best = i;
+		}
+	}
+	const uint8_t into = ages->order[best], from = ages->order[best + 1];
+
+	ages->spans--;
+	memmove(&ages->order[best + 1], &ages->order[best + 2], ages->spans - best - 1);
+	ages->order[ages->spans] = from;
+	ages->in[into] += ages->in[from];
+	ages->in[from] = 0;
+	ages->high[into] = ages->high[from];
+	ages->from[ages->joins % NVME_JOINS] = from;
+	ages->into[ages->joins++ % NVME_JOINS] = into;
+	/* each segment counts a join before the ring forgets it */
+	for (uint32_t i = 0; i <= ages->segments / (NVME_JOINS / 2); i++)
+		(void)heat_now(ages, ages->swept++ % ages->segments);
+}
+
+/* There is a span for a record of this tick. */
+static void grow(struct nvme_ages *ages, uint64_t tick)
+{
+	uint32_t at = place_of(ages, tick);
+	const uint8_t span = ages->order[at], next = ages->order[ages->spans];
+	const bool later = tick > ages->high[span];
+
+	if (!later && tick >= ages->low[span])
 		return;
-	const uint32_t oldest = ++ages->epoch % NVME_AGES;
-
-	ages->blocks[(oldest + 1) % NVME_AGES] += ages->blocks[oldest];
-	ages->blocks[oldest] = 0;
-	ages->begin[oldest] = ages->latest + 1;
-	ages->added = 0;
+	if (ages->in[span] <= ages->all / NVME_SPANS) {
+		if (later)
+			ages->high[span] = tick;
+		if (tick < ages->low[span])
+			ages->low[span] = tick;
+		return;
+	}
+	if (ages->spans == NVME_SPANS - 1) { /* before: a span with one record would join at once */
+		join(ages);
+		grow(ages, tick);
+		return;
+	}
+	at += later;
+	memmove(&ages->order[at + 1], &ages->order[at], ages->spans++ - at);
+	ages->order[at] = next;
+	ages->begin[next] = later ? ages->high[span] + 1 : ages->begin[span];
+	if (!later)
+		ages->begin[span] = ages->low[span];
+	ages->low[next] = ages->high[next] = tick;
 }
 
-static void count(struct nvme_ages *ages, struct nvme_heat *heat, uint64_t tick)
+static void count(struct nvme_ages *ages, uint32_t segment, uint64_t tick, int by)
 {
-	const uint32_t slot = slot_of(ages, tick);
-
-	catch_up(ages, heat);
-	heat->age[slot]++;
-	heat->blocks++;
-	heat->tick_sum += tick;
-	ages->blocks[slot]++;
-	ages->all++;
-	if (tick > ages->latest)
-		ages->latest = tick;
-	if (tick < ages->least || !ages->least)
-		ages->least = tick;
-}
-
-void nvme_ages_take(struct nvme_ages *ages, struct nvme_heat *heat, uint64_t tick)
-{
-	const uint32_t slot = slot_of(ages, tick);
+	const uint32_t span = ages->order[place_of(ages, tick)];
+	struct nvme_heat *heat = heat_now(ages, segment);
 
 	/* At a start a record may be touched right before it is put: then counts go below zero, and
 	 * come back. */
-	catch_up(ages, heat);
-	heat->age[slot]--;
-	heat->blocks--;
-	heat->tick_sum -= tick;
-	ages->blocks[slot]--;
+	heat->in[span] = (uint16_t)(heat->in[span] + by);
+	ages->in[span] += (uint32_t)by;
+}
+
+void nvme_ages_put(struct nvme_ages *ages, uint32_t segment, uint64_t tick, uint32_t bytes)
+{
+	grow(ages, tick);
+	count(ages, segment, tick, 1);
+	ages->heat[segment].blocks++;
+	ages->heat[segment].bytes += bytes;
+	ages->all++;
+	ages->bytes += bytes;
+}
+
+void nvme_ages_take(struct nvme_ages *ages, uint32_t segment, uint64_t tick, uint32_t bytes)
+{
+	count(ages, segment, tick, -1);
+	ages->heat[segment].blocks--;
+	ages->heat[segment].bytes -= bytes;
 	ages->all--;
+	ages->bytes -= bytes;
+	ages->free += ages->heat[segment].sealed ? bytes : 0;
 }
 
-void nvme_ages_put(struct nvme_ages *ages, struct nvme_heat *heat, uint64_t tick)
+void nvme_ages_touch(struct nvme_ages *ages, uint32_t segment, uint64_t tick, uint64_t now)
 {
-	count(ages, heat, tick);
-	heat->records++;
+	grow(ages, now);
+	count(ages, segment, tick, -1);
+	count(ages, segment, now, 1);
 }
 
-void nvme_ages_touch(struct nvme_ages *ages, struct nvme_heat *heat, uint64_t tick, uint64_t now)
+void nvme_ages_seal(struct nvme_ages *ages, uint32_t segment, uint64_t free_bytes)
 {
-	nvme_ages_take(ages, heat, tick);
-	count(ages, heat, now);
+	ages->heat[segment].sealed = true;
+	ages->heat[segment].full = ages->heat[segment].bytes + free_bytes;
+	ages->free += free_bytes;
 }
 
-void nvme_ages_clear(struct nvme_ages *ages, struct nvme_heat *heat)
+static void unseal(struct nvme_ages *ages, struct nvme_heat *heat)
 {
-	catch_up(ages, heat);
-	for (uint32_t i = 0; i < NVME_AGES; i++)
-		ages->blocks[i] -= heat->age[i];
+	if (heat->sealed)
+		ages->free -= heat->full - heat->bytes;
+	heat->sealed = false;
+}
+
+void nvme_ages_clear(struct nvme_ages *ages, uint32_t segment)
+{
+	struct nvme_heat *heat = heat_now(ages, segment);
+
+	unseal(ages, heat);
+	for (uint32_t i = 0; i < NVME_SPANS; i++)
+		ages->in[i] -= heat->in[i];
 	ages->all -= heat->blocks;
-	*heat = (struct nvme_heat){ .epoch = ages->epoch };
-}
-
-void nvme_ages_older(struct nvme_ages *ages)
-{
-	if (ages->back == NVME_AGES - 1 || !ages->least)
-		return;
-	ages->begin[slot_at(ages, ages->back++)] = ages->least;
-}
-
-/* The tick behind the epoch that began so many epochs ago. */
-static uint64_t end_of(const struct nvme_ages *ages, uint32_t back)
-{
-	return back ? ages->begin[slot_at(ages, back - 1)] : ages->latest + 1;
-}
-
-uint64_t nvme_ages_tick(const struct nvme_ages *ages, double share)
-{
-	double below = share * (double)ages->all;
-
-	for (uint32_t back = NVME_AGES; back-- > 0;) {
-		const uint32_t slot = slot_at(ages, back), blocks = ages->blocks[slot];
-		const uint64_t begin = ages->begin[slot];
-
-		if (blocks && below <= blocks)
-			return begin +
-			       (uint64_t)((double)(end_of(ages, back) - begin) * below / blocks);
-		below -= blocks;
-	}
-	return ages->latest;
-}
-
-/* --- credit --- */
-
-void nvme_credit_open(struct nvme_credit *credit, uint64_t capacity_bytes, uint32_t segment_bytes)
-{
-	credit->most = (double)capacity_bytes / 100;
-	if (credit->most < segment_bytes)
-		credit->most = segment_bytes;
-	credit->bytes = credit->most / 2;
-}
-
-void nvme_credit_earn(struct nvme_credit *credit, uint64_t bytes)
-{
-	credit->bytes += (double)bytes * CREDIT_PER_MILLE / 1000;
-	if (credit->bytes > credit->most)
-		credit->bytes = credit->most;
-}
-
-uint64_t nvme_credit_tick(const struct nvme_credit *credit, const struct nvme_ages *ages)
-{
-	const double full = credit->bytes > 0 ? credit->bytes / credit->most : 0;
-
-	return nvme_ages_tick(ages, .9 - .8 * full);
+	ages->bytes -= heat->bytes;
+	*heat = (struct nvme_heat){ .joins = ages->joins };
 }
 
 /* --- the victim --- */
 
-/* What a record is worth: about 1 since `carry`, and before that the fourth power of how much
- * younger it would have to be. An exact order would drop the oldest, and whatever is a little
- * younger next; so the price has to fall steeply. */
-static double worth(const struct nvme_ages *ages, double tick, uint64_t carry)
+/* The tick before which the segment's coldest records were last used that have so many bytes with
+ * its free ones. The records of a span are taken to be spread evenly. */
+static uint64_t tick_of(const struct nvme_ages *ages, const struct nvme_heat *heat, uint64_t bytes)
 {
-	const double part =
-		((double)(ages->latest - carry) + 1) / ((double)ages->latest - tick + 1);
+	const uint64_t free = heat->full - heat->bytes;
+	uint64_t records;
 
-	return part > 1 ? 1 + (1 - 1 / part) / 1000 : part * part * part * part;
-}
+	if (free >= bytes || !heat->bytes)
+		return 0;
+	records = ((bytes - free) * heat->blocks + heat->bytes - 1) / heat->bytes;
+	for (uint32_t at = 0; at < ages->spans; at++) {
+		const uint32_t span = ages->order[at];
+		const uint64_t low = ages->low[span], end = ages->high[span] + 1;
 
-/* For each record that gets free: the worth of records that are dropped or written again. */
-static double loss(const struct nvme_ages *ages, const struct nvme_heat *heat, const double *worths,
-		   uint64_t carry)
-{
-	double sum = 0, again = 0, freed;
-
-	for (uint32_t i = 0; i < NVME_AGES; i++) {
-		sum += heat->age[i] * worths[i];
-		again += worths[i] > 1 ? heat->age[i] : 0;
+		if (records <= heat->in[span])
+			return low +
+			       (uint64_t)((double)(end - low) * (double)records / heat->in[span]);
+		records -= heat->in[span];
 	}
-	if (again <= 0 && heat->blocks) /* then the mean tells more than the epochs */
-		sum = heat->blocks * worth(ages, (double)heat->tick_sum / heat->blocks, carry);
-	freed = heat->records - again;
-	return freed > heat->records / 4.0 ? sum / freed : 4 * sum / heat->records;
+	return UINT64_MAX; /* all its records */
 }
 
-uint32_t nvme_victim_pick(const struct nvme_ages *ages, struct nvme_heat *heat, uint32_t n,
-			  uint64_t carry_tick, uint32_t *seed)
+/* How many bytes a victim is to have for others. */
+static uint64_t enough(const struct nvme_ages *ages, uint32_t segment_bytes)
 {
-	uint32_t best = NVME_NO_VICTIM;
-	double least = 0, worths[NVME_AGES];
+	const uint64_t most = (ages->bytes + ages->free) * FREE_MOST / 100;
+	uint64_t ret = 0;
 
-	for (uint32_t back = 0; back < NVME_AGES; back++) {
-		const uint64_t begin = ages->begin[slot_at(ages, back)];
-
-		worths[slot_at(ages, back)] =
-			worth(ages, ((double)begin + (double)end_of(ages, back)) / 2, carry_tick);
-	}
-	for (uint32_t i = 0; i < n && (i < SAMPLE || best == NVME_NO_VICTIM); i++) {
-		uint32_t at = i;
-		double its;
-
-		if (n > SAMPLE) {
-			*seed = *seed * 1664525u + 1013904223u;
-			at = i < 2 * SAMPLE ? (uint32_t)((uint64_t)*seed * n >> 32) : i;
-		}
-		if (!heat[at].eligible)
-			continue;
-		catch_up(ages, &heat[at]);
-		its = loss(ages, &heat[at], worths, carry_tick);
-		if (best == NVME_NO_VICTIM || its < least) {
-			best = at;
-			least = its;
-		}
-	}
-	return best;
+	if (ages->free < most)
+		ret = (uint64_t)((double)(most - ages->free) / (double)most * segment_bytes / 4);
+	return ret > 0 ? ret : 1;
 }
 
-/* Live before dead, wanted before others, newest first; then by entry, so that there is one order
- * only. */
-static bool better(const struct nvme_candidate *x, const struct nvme_candidate *y)
+uint32_t nvme_victim_pick(struct nvme_ages *ages, uint32_t segment_bytes, uint64_t *ret_tick)
 {
-	if (x->live != y->live)
-		return x->live;
-	if (x->wanted != y->wanted)
-		return x->wanted;
-	return x->tick != y->tick ? x->tick > y->tick : x->entry < y->entry;
-}
+	const uint32_t n = ages->segments;
+	const uint64_t bytes = enough(ages, segment_bytes);
+	uint32_t ret = NVME_NO_VICTIM;
+	uint64_t most = 0;
 
-void nvme_victim_add(struct nvme_candidate *heap, uint32_t n, const struct nvme_candidate *c)
-{
-	for (; n > 0 && better(c, &heap[(n - 1) / 2]); n = (n - 1) / 2)
-		heap[n] = heap[(n - 1) / 2];
-	heap[n] = *c;
-}
+	for (uint32_t i = n > SAMPLE ? 0 : SAMPLE; i < SAMPLE + n; i++) {
+		uint32_t at = i - SAMPLE;
+		uint64_t tick, free;
 
-bool nvme_victim_take(struct nvme_candidate *heap, uint32_t n, uint64_t carry_tick,
-		      uint64_t room_bytes, double credit_bytes, uint64_t *taken)
-{
-	const struct nvme_candidate best = heap[0];
-	const uint64_t then = *taken + best.bytes;
-	uint32_t at = 0;
-
-	if (!best.live || then > room_bytes ||
-	    (!best.wanted && (best.tick <= carry_tick || (double)then > credit_bytes)))
-		return false;
-	*taken = then;
-	n--;
-	for (uint32_t child = 1; child < n; child = 2 * at + 1) {
-		child += child + 1 < n && better(&heap[child + 1], &heap[child]);
-		if (!better(&heap[child], &heap[n]))
+		if (i >= SAMPLE && n > SAMPLE && ret != NVME_NO_VICTIM)
 			break;
-		heap[at] = heap[child];
-		at = child;
+		if (i < SAMPLE) {
+			ages->seed = ages->seed * 1664525u + 1013904223u;
+			at = (uint32_t)((uint64_t)ages->seed * n >> 32);
+		}
+		if (!ages->heat[at].sealed)
+			continue;
+		tick = tick_of(ages, heat_now(ages, at), bytes);
+		free = ages->heat[at].full - ages->heat[at].bytes;
+		if (ret != NVME_NO_VICTIM &&
+		    (tick > *ret_tick || (tick == *ret_tick && free <= most)))
+			continue;
+		ret = at;
+		*ret_tick = tick;
+		most = free;
 	}
-	heap[at] = heap[n];
-	heap[n] = best;
-	return true;
+	if (ret != NVME_NO_VICTIM)
+		unseal(ages, &ages->heat[ret]);
+	return ret;
 }
