@@ -106,22 +106,22 @@ static void open_next(struct model *m)
 	m->open = m->ready;
 	m->ready = m->fresh < m->n ? m->fresh++ : victim(m);
 	m->next = 0;
-	m->runs++;
 }
 
 static void put(struct model *m, uint32_t block)
 {
+	const uint32_t open = m->open, behind = m->next;
+
 	for (;;) {
 		const struct segment *s = &m->segment[m->open];
-		const uint32_t from = m->next;
 
 		while (m->next < m->segment_blocks && s->block[m->next] != NOBODY)
 			m->next++;
-		m->runs += m->next > from && from > 0;
 		if (m->next < m->segment_blocks)
 			break;
 		open_next(m);
 	}
+	m->runs += m->open != open || m->next != behind || !behind;
 	m->segment[m->open].block[m->next++] = block;
 	m->where[block] = m->open;
 	nvme_ages_put(&m->ages, m->open, m->tick[block], RECORD);
@@ -240,7 +240,7 @@ static void check_ages(const struct model *m)
 
 struct result {
 	double found, promised, holes; /* shares of blocks; per cent */
-	double victims, run;           /* victims and blocks a write, for each stored block */
+	double victims, run;           /* victims for each stored block; blocks a write */
 };
 
 static struct result replay_log(const struct requests *t, uint32_t segments,
@@ -475,6 +475,21 @@ TEST(a_sample_of_all_segments_is_enough)
 	       (unsigned long long)sum / PICKS);
 	assert_true(sum / PICKS < SEGMENTS / 100);
 	free(heat);
+}
+
+/* At a start the log tells of all bytes that have no record. */
+TEST(a_tail_that_is_shorter_than_a_record_makes_no_victim)
+{
+	struct nvme_heat heat[2] = { 0 };
+	struct nvme_ages ages;
+	uint64_t cold;
+
+	nvme_ages_open(&ages, heat, 2);
+	for (uint64_t tick = 1; tick <= 4; tick++)
+		nvme_ages_put(&ages, tick < 3, tick, RECORD); /* segment 1 is the older one */
+	nvme_ages_seal(&ages, 0, RECORD - 1);
+	nvme_ages_seal(&ages, 1, 0);
+	assert_int_equal(nvme_victim_pick(&ages, 3 * RECORD, &cold), 1);
 }
 
 TEST(loses_little_on_agents)

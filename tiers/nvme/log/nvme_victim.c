@@ -47,9 +47,9 @@ static struct nvme_heat *heat_now(struct nvme_ages *ages, uint32_t segment)
 	return ret;
 }
 
-/* Two neighbours with few records become one span. An old span counts for more, as the records that
- * make room are told apart by old spans. */
-static void join(struct nvme_ages *ages)
+/* Two neighbours with few records become one span, but not the new one at `fresh`, which is to get
+ * more. An old span counts for more, as the records that make room are told apart by old spans. */
+static void join(struct nvme_ages *ages, uint32_t fresh)
 {
 	uint32_t best = 0;
 	uint64_t least = UINT64_MAX;
@@ -59,7 +59,7 @@ static void join(struct nvme_ages *ages)
 			((uint64_t)ages->in[ages->order[i]] + ages->in[ages->order[i + 1]]) *
 			(ages->spans - i);
 
-		if (cost < least) {
+		if (i != fresh && i + 1 != fresh && cost < least) {
 			least = cost;
 			best = i;
 		}
@@ -95,11 +95,6 @@ static void grow(struct nvme_ages *ages, uint64_t tick)
 			ages->low[span] = tick;
 		return;
 	}
-	if (ages->spans == NVME_SPANS - 1) { /* before: a span with one record would join at once */
-		join(ages);
-		grow(ages, tick);
-		return;
-	}
 	at += later;
 	memmove(&ages->order[at + 1], &ages->order[at], ages->spans++ - at);
 	ages->order[at] = next;
@@ -107,6 +102,8 @@ static void grow(struct nvme_ages *ages, uint64_t tick)
 	if (!later)
 		ages->begin[span] = ages->low[span];
 	ages->low[next] = ages->high[next] = tick;
+	if (ages->spans == NVME_SPANS)
+		join(ages, at);
 }
 
 static void count(struct nvme_ages *ages, uint32_t segment, uint64_t tick, int by)
@@ -149,8 +146,12 @@ void nvme_ages_touch(struct nvme_ages *ages, uint32_t segment, uint64_t tick, ui
 
 void nvme_ages_seal(struct nvme_ages *ages, uint32_t segment, uint64_t free_bytes)
 {
-	ages->heat[segment].sealed = true;
-	ages->heat[segment].full = ages->heat[segment].bytes + free_bytes;
+	struct nvme_heat *heat = &ages->heat[segment];
+
+	if (free_bytes * heat->blocks < heat->bytes)
+		free_bytes = 0; /* a tail that is shorter than a record */
+	heat->sealed = true;
+	heat->full = heat->bytes + free_bytes;
 	ages->free += free_bytes;
 }
 
@@ -176,8 +177,10 @@ void nvme_ages_clear(struct nvme_ages *ages, uint32_t segment)
 /* --- the victim --- */
 
 /* The tick before which the segment's coldest records were last used that have so many bytes with
- * its free ones. The records of a span are taken to be spread evenly. */
-static uint64_t tick_of(const struct nvme_ages *ages, const struct nvme_heat *heat, uint64_t bytes)
+ * its free ones. The records of a span are taken to be spread evenly. UINT64_MAX: all its records,
+ * or the tick is after `limit`. */
+static uint64_t tick_of(const struct nvme_ages *ages, const struct nvme_heat *heat, uint64_t bytes,
+			uint64_t limit)
 {
 	const uint64_t free = heat->full - heat->bytes;
 	uint64_t records;
@@ -189,12 +192,14 @@ static uint64_t tick_of(const struct nvme_ages *ages, const struct nvme_heat *he
 		const uint32_t span = ages->order[at];
 		const uint64_t low = ages->low[span], end = ages->high[span] + 1;
 
+		if (low > limit)
+			break;
 		if (records <= heat->in[span])
 			return low +
 			       (uint64_t)((double)(end - low) * (double)records / heat->in[span]);
 		records -= heat->in[span];
 	}
-	return UINT64_MAX; /* all its records */
+	return UINT64_MAX;
 }
 
 /* How many bytes a victim is to have for others. */
@@ -227,7 +232,8 @@ uint32_t nvme_victim_pick(struct nvme_ages *ages, uint32_t segment_bytes, uint64
 		}
 		if (!ages->heat[at].sealed)
 			continue;
-		tick = tick_of(ages, heat_now(ages, at), bytes);
+		tick = tick_of(ages, heat_now(ages, at), bytes,
+			       ret == NVME_NO_VICTIM ? UINT64_MAX : *ret_tick);
 		free = ages->heat[at].full - ages->heat[at].bytes;
 		if (ret != NVME_NO_VICTIM &&
 		    (tick > *ret_tick || (tick == *ret_tick && free <= most)))

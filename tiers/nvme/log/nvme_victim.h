@@ -54,12 +54,13 @@ void nvme_ages_put(struct nvme_ages *ages, uint32_t segment, uint64_t tick, uint
 void nvme_ages_take(struct nvme_ages *ages, uint32_t segment, uint64_t tick, uint32_t bytes);
 /* A live record was used at `now`. */
 void nvme_ages_touch(struct nvme_ages *ages, uint32_t segment, uint64_t tick, uint64_t now);
-/* The segment may be a victim; beside its records it has so many bytes that others could have. */
+/* The segment may be a victim; beside its records it has so many bytes, which count where
+ * they are enough for a record like these. */
 void nvme_ages_seal(struct nvme_ages *ages, uint32_t segment, uint64_t free_bytes);
 /* No record of the segment lives any more, and it is no victim. */
 void nvme_ages_clear(struct nvme_ages *ages, uint32_t segment);
 
-/* The segment that makes room, or NVME_NO_VICTIM; it is not sealed any more. Records of it that were
+/* The segment that makes room, or NVME_NO_VICTIM; it is not sealed any more. Its records that were
  * last used before *ret_tick are to be dropped. Looks at a sample where there are more than 512
  * segments. */
 uint32_t nvme_victim_pick(struct nvme_ages *ages, uint32_t segment_bytes, uint64_t *ret_tick);
