@@ -212,7 +212,7 @@ STAT("tiers.nvme.store_duration_ns", tiers_nvme_store_duration_ns, histogram, "n
 STAT("tiers.nvme.disks", tiers_nvme_disks, gauge, "disks", "Paths in [nvme] path")
 STAT("tiers.nvme.usable_disks", tiers_nvme_usable_disks, gauge, "disks", "Disks that can be read")
 STAT("tiers.nvme.disk_written_bytes_total", tiers_nvme_disk_written_bytes_total, counter, "bytes",
-     "Bytes written to the disks: images, also when carried over, headers, footers")
+     "Bytes written to the disks: images, headers, footers")
 STAT("tiers.nvme.write_amplification_percent", tiers_nvme_write_amplification_percent, gauge,
      "percent",
      "disk_written_bytes_total for each written_bytes_total; 100: each byte is written once")

@@ -25,7 +25,7 @@ TEST(a_second_copy_is_added_under_pins)
 	table_set_nvme(block, 0);
 	table_is_seen(0, HOST | NVME, 1, 1);
 	table_is_nvme(block, 0);
-	table_set_nvme(block, 31); /* carried over */
+	table_set_nvme(block, 31); /* it was kept, under another location */
 	table_is_nvme(block, 31);
 	table_is_seen(0, HOST | NVME, 1, 1);
 	blocks_set_nvme(blocks, block, NULL);
