@@ -195,6 +195,28 @@ TEST(it_grows_while_its_threads_block)
 	workers_close(pool);
 }
 
+/* The owner calls one thread, and each one that has work the next: at first new ones, then idle. */
+TEST(a_list_of_works_reaches_as_many_threads)
+{
+	open_pool(&(struct workers_conf){ .threads = SOME, .keep = SOME });
+	for (int round = 0; round < 3; round++) {
+		struct mails all;
+
+		mails_clear(&all);
+		make(SOME, run_gated);
+		for (uint32_t i = 0; i < SOME; i++)
+			mails_append(&all, &items[i].work.mail);
+		workers_submit_all(pool, &all);
+		for (uint32_t i = 0; i < SOME; i++)
+			begun(i);
+		for (uint32_t i = 0; i < SOME; i++)
+			go(i);
+		reap(SOME);
+		expect_each_once(SOME);
+	}
+	workers_close(pool);
+}
+
 /* --- an order, and being told late --- */
 
 static struct work *stack[SOME];

@@ -111,7 +111,6 @@ class KvtierOver(getattr(base, "KVConnectorWorkerMetadata", object)):
         return KvtierOver(Counter(self.numbers) + Counter(other.numbers), self.handshakes + other.handshakes)
 
 
-
 def _warn(text: str) -> None:
     logger.warning("kvtier: %s", text)
 
