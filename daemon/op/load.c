@@ -114,10 +114,10 @@ enum step load_lookup(struct task *task)
 	return LOAD_BRING;
 }
 
-/* Whether so many blocks of the op are such that Redis has yet to say whether it has them: two in
- * PROBE, or, before a load has its first value, as many as an endpoint is sent at once (4
- * connections, two values ahead on each). So few questions are about blocks behind the first
- * absent one, and values that are there wait for none. */
+/* Whether Redis has enough questions of this op to answer: two PROBEs, or eight GETs before a load
+ * has its first value. An endpoint is sent eight GETs at once (4 connections, two values ahead on
+ * each), so values that are there wait for no question; and few questions are about blocks behind
+ * the first absent one. A PROBE counts as four GETs. */
 static bool asks(const struct op *op)
 {
 	const bool first = op->sqe.op == WIRE_OP_LOAD && op->farthest != TIER_REDIS;

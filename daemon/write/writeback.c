@@ -53,7 +53,7 @@ enum {
 	QUEUE = 1 << 16,    /* blocks */
 	PER_ITERATION = 64, /* queue entries looked at in one iteration of the loop */
 	/* While blocks are written the next ones wait until there are so many, which are one
-	 * transfer or a few (tiers/io/io.h, "Runs"), or until those writes have ended. */
+	 * transfer or a few (tiers/io/io.h, "Runs"), or until all writes have ended. */
 	ROW = 16,
 	/* after the tier refused, if it does not tell: events.changed in nvme.h */
 	RETRY_NS = 200000000,

@@ -187,8 +187,8 @@ void nvme_unaccount(struct nvme_log *log, uint32_t segment, uint64_t tick, uint3
 /* SEALED or DRAINING, and nothing lives there: FREE, its locations stale. */
 void nvme_segment_release(struct nvme_log *log, uint32_t segment);
 void nvme_segment_drain(struct nvme_log *log, uint32_t segment); /* SEALED becomes DRAINING */
-/* The DRAINING segment has another generation. Its records are not accounted: those that are kept
- * are to be again. */
+/* The DRAINING segment gets another generation. No record of it is accounted then, until
+ * nvme_account() is called for each kept one. */
 void nvme_segment_move(struct nvme_log *log);
 bool nvme_budget_allows(struct nvme_log *log, uint64_t bytes);
 /* At a start: the bucket as the newest header had it. The records behind that header are paid for

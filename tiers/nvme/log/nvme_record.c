@@ -332,8 +332,7 @@ static void drop_kept(struct nvme_log *log, const struct nvme_entry *entry)
 	drop(log, entry, &where);
 }
 
-/* How long ago the oldest records of the log were used when this one was used: what is lost with
- * it. */
+/* How much later than the tick of the drain the record was used: the loss if it is dropped. */
 static int64_t worth(const struct nvme_log *log, const struct nvme_entry *entry)
 {
 	return (int64_t)(entry->tick - log->drain.tick) + 1;
@@ -394,7 +393,8 @@ static void drain_end(struct nvme_log *log)
 
 enum { DRAIN_RECORDS = 4 }; /* between two looks at the clock */
 
-/* Leaves those that `keeps` keeps. False: not all could be looked at in this iteration. */
+/* Leaves the records for which keeps() is true. False: the iteration ended before the last record
+ * was looked at. */
 static bool drain_each(struct nvme_log *log,
 		       bool (*keeps)(struct nvme_log *log, struct nvme_entry *entry))
 {
