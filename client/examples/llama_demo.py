@@ -74,7 +74,10 @@ class Program:
                     time.sleep(0.02)
         code = self.process.poll()
         state = "is not there yet" if code is None else f"ended with {code}"
-        raise Failed(f"{self.process.args[0]} {state}; its log {self.log} ends so:\n{self.log.read_text()[-2000:]}")
+        raise Failed(f"{self.process.args[0]} {state}; its log {self.log} ends so:\n{self.tail()}")
+
+    def tail(self) -> str:
+        return self.log.read_text()[-2000:]
 
     def kill(self) -> None:
         if self.process.poll() is None:
@@ -127,7 +130,7 @@ class Daemon(Program):
             if tier["state"] != "starting":
                 break
             time.sleep(0.05)
-        raise Failed(f"the {name} tier is {tier['state']}; see {self.log} and kvtierctl status")
+        raise Failed(f"the {name} tier is {tier['state']}; the log {self.log} ends so:\n{self.tail()}")
 
     def _remove_state(self) -> None:
         shutil.rmtree(self.state, ignore_errors=True)
@@ -449,7 +452,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prefix-tokens", type=int, default=2048,
                         help="tokens of the document, a multiple of 64")
     parser.add_argument("--answer-tokens", type=int, default=40)
-    parser.add_argument("--host-bytes", help="of kvtierd's memory, instead of its default")
+    for tier, place in ("host", "memory"), ("nvme", "disk"):
+        parser.add_argument(f"--{tier}-bytes", help=f"of {place} for kvtierd, instead of its default")
     options = parser.parse_args()
     if options.prefix_tokens <= 0 or options.prefix_tokens % BLOCK_TOKENS or options.prefix_tokens > 2048:
         parser.error(f"--prefix-tokens must be a multiple of {BLOCK_TOKENS}, at most 2048")
@@ -465,8 +469,9 @@ def main() -> int:
     daemon = None
     try:
         print("starting kvtierd", flush=True)
+        sizes = ("host", options.host_bytes), ("nvme", options.nvme_bytes)
         daemon = Daemon(options.build, options.work,
-                        f"[host]\nbytes = {options.host_bytes}\n" if options.host_bytes else "")
+                        "".join(f"[{tier}]\nbytes = {size}\n" for tier, size in sizes if size))
         daemon.tier("nvme")
         demo = Demo(daemon, options.work, options.prefix_tokens, options.answer_tokens)
         print("asking; each engine is a new process, killed (SIGKILL) before the next:", flush=True)
