@@ -114,24 +114,19 @@ enum step load_lookup(struct task *task)
 	return LOAD_BRING;
 }
 
-/* Whether Redis has enough questions of this op to answer: two PROBEs, or eight GETs before a load
- * has its first value. An endpoint is sent eight GETs at once (4 connections, two values ahead on
- * each), so values that are there wait for no question; and few questions are about blocks behind
- * the first absent one. A PROBE counts as four GETs. */
+/* Whether Redis has two questions of this op to answer: PROBEs, or GETs before a load has its first
+ * value. So few questions are about blocks behind the first absent one. */
 static bool asks(const struct op *op)
 {
 	const bool first = op->sqe.op == WIRE_OP_LOAD && op->farthest != TIER_REDIS;
 	uint32_t n = 0;
 
-	for (const struct list *l = op->parts.prev; l != &op->parts && n < 8; l = l->prev) {
+	for (const struct list *l = op->parts.prev; l != &op->parts && n < 2; l = l->prev) {
 		const struct flight *f = container_of(l, struct part, link)->flight;
 
-		if (f && f->xfer.op == XFER_PROBE)
-			n += 4;
-		else if (f && first && f->task.source == SOURCE_REDIS)
-			n++;
+		n += f && (f->xfer.op == XFER_PROBE || (first && f->task.source == SOURCE_REDIS));
 	}
-	return n >= 8;
+	return n == 2;
 }
 
 bool load_must_wait(struct op *op, bool begins)
