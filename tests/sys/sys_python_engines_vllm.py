@@ -384,7 +384,7 @@ class Served(Vllm):
         self.assertEqual(self.engine().answer(self.tokens), 10)     # another engine's weights are as they were
 
     def test_weights_that_requests_name_are_known_after_a_reset(self):
-        engines = [self.engine() for _ in range(2)]
+        engines = [self.engine({"requests_name_weights": True}) for _ in range(2)]
         for engine in engines:
             engine.scheduler.reset_cache()
         for name, came in (("step 1", [0, 10]), ("step 2", [0, 10]), ("step 1", [10, 10]), (None, [0, 0])):
@@ -394,6 +394,24 @@ class Served(Vllm):
             with self.assertLogs(LOG, "WARNING") as log:
                 engines[0].answer([5] * 20, kv_transfer_params={"weights": wrong})
             self.assertIn(f"weights is {wrong!r}, must be a text", log.output[0])
+
+    def test_a_request_names_no_weights_unless_an_option_allows_it(self):
+        """Else a client could keep KV of the weights that are loaded now under the name of others."""
+        trusting, engine = self.engine({"requests_name_weights": True}), self.engine()
+        named = {"kv_transfer_params": {"weights": "step 1"}}
+        self.assertEqual(trusting.answer(self.tokens, **named), 0)
+        with self.assertLogs(LOG, "WARNING") as log:
+            self.assertEqual([engine.answer(self.tokens, **named) for _ in range(2)], [0, 10])
+        self.assertEqual(len(log.output), 1)
+        self.assertIn("option requests_name_weights is false", log.output[0])
+        self.assertEqual(engine.answer([5] * 83, **named), 0)
+        self.assertEqual(trusting.answer([5] * 83, **named), 0)
+        self.assertEqual(engine.answer(self.tokens), 10)        # as without a name
+        engine.scheduler.reset_cache()
+        self.assertEqual([engine.answer(self.tokens, **named), trusting.answer(self.tokens, **named)], [0, 10])
+        with self.assertLogs(LOG, "WARNING") as log:
+            self.engine({"requests_name_weights": "yes"})
+        self.assertIn("must be true or false", log.output[0])
 
     def test_after_shutdown_there_is_nothing(self):
         engine = self.warm()

@@ -14,6 +14,7 @@ so on are the options that it leaves out:
     extras          more text in the KV's name
     zero_copy       on a CPU the daemon maps the engine's KV (true)
     cross_layers    on a GPU all layers of a block lie together (true)
+    requests_name_weights   a request's `weights`, below, is believed (false)
 
 Loads are asynchronous: the engine continues with other requests, and a request begins when its blocks are there. A
 block that did not come is computed. Blocks that are being saved are held in vLLM's block pool, and vLLM's requests do
@@ -30,7 +31,8 @@ A request's `kv_hints` are executed: vllm_hints.py says which actions there are.
 
     max_load_tokens     so many tokens are loaded at most, beyond those that the engine has; 0: none
     max_offload_tokens  so many leading tokens are kept at most; 0: none
-    weights             a name of the weights that the engine has now, in place of the model's
+    weights             a name of the weights that the engine has now, in place of the model's. Whoever sends requests
+                        could keep KV of these weights under a name of others, so an option has to allow it
     do_remote_decode    true: the answer's kv_transfer_params have kvtier_tokens
     kvtier_tokens       so many leading tokens were saved by the engine that answered this; they are waited for
 
@@ -80,7 +82,8 @@ __all__ = ["KvtierConnector"]
 logger = init_logger("vllm.kvtier")
 
 _MUCH = 1 << 20         # bytes: a tensor of so many is the KV, not a buffer
-_OPTIONS = ("codec", "cross_layers", "extras", "model", "prefetch_ms", "socket", "timeout_ms", "zero_copy")
+_OPTIONS = ("codec", "cross_layers", "extras", "model", "prefetch_ms", "requests_name_weights", "socket", "timeout_ms",
+            "zero_copy")
 # an older vLLM has no way to say that a load of several groups failed, and refuses their models for such a connector
 _FAILS_REQUESTS = hasattr(base, "KVConnectorTransferResults")
 _BASES = (KVConnectorBase_V1, base.SupportsHMA) if _FAILS_REQUESTS else (KVConnectorBase_V1,)
@@ -121,15 +124,6 @@ def _parameters(request: Any) -> Dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _weights_of(request: Any) -> Optional[str]:
-    """The name that the request gives to the engine's weights. None: it has none."""
-    said = _parameters(request).get("weights")
-    if said is None or said and isinstance(said, str):
-        return said
-    _warn(f"kv_transfer_params: weights is {said!r}, must be a text; it is left out")
-    return None
-
-
 def _isa() -> str:
     """The ISA of this CPU, which the packing of its KV depends on."""
     capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: "?")()
@@ -162,6 +156,7 @@ class KvtierConnector(*_BASES):
         self._fails_closed, self._exact = False, False      # vLLM must prove each load; each space keeps every bit
         self._codec, self._timeout_ms, self._prefetch_ms = Codec.DEFAULT, 0, 0
         self._zero_copy = self._cross_layers = True
+        self._requests_name_weights = self._said_unbelieved = False
         # vLLM fails a request whose load failed, unless it is told otherwise; its scheduler looks after this
         self._kv_transfer_config.kv_load_failure_policy = "recompute"
         try:
@@ -189,6 +184,7 @@ class KvtierConnector(*_BASES):
         self._codec = codec_of(self._options, "int8", "q4", "int8v4", "lossless")
         self._zero_copy = flag(self._options, "zero_copy", True)
         self._cross_layers = flag(self._options, "cross_layers", True)
+        self._requests_name_weights = flag(self._options, "requests_name_weights", False)
         for name in ("socket", "model", "extras"):
             if not isinstance(self._options.get(name), (str, type(None))):
                 raise ValueError(f"option {name} is {self._options[name]!r}, must be a text")
@@ -651,6 +647,23 @@ class KvtierConnector(*_BASES):
             self._events.reset()
         return True
 
+    def _weights_of(self, request: Any) -> Optional[str]:
+        """The name that the request gives to the engine's weights. None: it has none, or may give none: such a request
+        is served all the same, as an answer without a hit is right, and a client cannot fill the log."""
+        said = _parameters(request).get("weights")
+        if said is None:
+            return None
+        if not self._requests_name_weights:
+            if not self._said_unbelieved:
+                _warn("kv_transfer_params: weights is left out in all requests, as option requests_name_weights is "
+                      "false")
+            self._said_unbelieved = True
+            return None
+        if said and isinstance(said, str):
+            return said
+        _warn(f"kv_transfer_params: weights is {said!r}, must be a text; it is left out")
+        return None
+
     def _add(self, request: Any) -> None:
         """Adds a request to the plan, unless its adapter's weights are not known."""
         if self._scheduler.knows(request.request_id):
@@ -667,7 +680,7 @@ class KvtierConnector(*_BASES):
             # until vLLM has loaded an adapter of a hub, the next download may bring another commit
             if not is_local(lora.lora_path) and (lora.lora_int_id, lora.lora_path) not in self._in_use:
                 limits = limits._replace(load=0)
-        weights = _weights_of(request)
+        weights = self._weights_of(request)
         models: List[Any] = [weights] if weights else self._weights.names() if self._weights else [None]
         # by the best names, and by those that were known first
         images = [(f.identifier, f.mm_position.offset, f.mm_position.length)
