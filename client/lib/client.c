@@ -196,12 +196,13 @@ static bool worth_another_try(const struct kvtier_client *c)
 	       (c->error == -ECONNRESET && c->connections <= 1);
 }
 
-/* Whether the client is connected: 0; -EAGAIN: not yet. Control held. */
+/* Whether the client is connected: 0; -EAGAIN: not yet. A try under way keeps the error of the last
+ * one: where that is a refusal, it says more than "no answer". Control held. */
 static int connect_look(struct kvtier_client *c, bool late)
 {
 	if (c->state == SESSION_UP)
 		return 0;
-	if (c->state == SESSION_AWAY && (late ? c->error == -EBUSY : !worth_another_try(c)))
+	if (late ? c->error == -EBUSY : c->state == SESSION_AWAY && !worth_another_try(c))
 		return error_set(c->error, "%s", c->text);
 	return late ? error_set(-ETIMEDOUT, "no answer on %s in %u ms", c->path, c->timeout_ms) :
 		      -EAGAIN;
