@@ -394,10 +394,13 @@ struct kvtier_op {
 	uint32_t kind; /* enum kvtier_op_kind */
 	/* the keys of n consecutive blocks of a chain. HINT with KVTIER_HINT_KEYS: of any blocks */
 	const struct kvtier_key *keys;
-	const uint32_t *pages;           /* STORE, LOAD: pages[i] is the page of keys[i] */
-	size_t n;                        /* 1 .. KVTIER_MAX_BLOCKS */
-	const struct kvtier_key *parent; /* the key before keys[0]; NULL: a prompt begins there */
-	uint64_t user;                   /* your own word, which the op's result gives back */
+	const uint32_t *pages; /* STORE, LOAD: pages[i] is the page of keys[i] */
+	size_t n;              /* 1 .. KVTIER_MAX_BLOCKS */
+	/* The key before keys[0]; NULL: a prompt begins there. Without this block a store keeps
+	 * none. Where an earlier store of this client, whose last key it is, has not ended, this
+	 * one waits for that. */
+	const struct kvtier_key *parent;
+	uint64_t user; /* your own word, which the op's result gives back */
 	/* 0: kvtier_options.timeout_ms. While the daemon waits for you to give layers, or for your
 	 * stream, at most a minute of it counts. */
 	uint32_t timeout_ms;

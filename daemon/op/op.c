@@ -208,6 +208,27 @@ static void undo(struct op *op)
 	}
 }
 
+/* What its blocks need is not there: it is in no queue until then. A store's pages are not read
+ * before all layers are there, unless its device waits for them itself; nor before the op that
+ * stores the parent has ended. */
+static bool is_unready(const struct op *op)
+{
+	return op->after || (op->sqe.op == WIRE_OP_STORE && !(op->sqe.flags & WIRE_SQE_GIVEN) &&
+			     op->given < op->sqe.groups);
+}
+
+/* This op ends: the ones that waited for it, which are newer, do not any more. */
+static void let_go_on(const struct op *op)
+{
+	for (struct op *later = op->client->ops; later != op; later = later->next) {
+		if (later->after != op)
+			continue;
+		later->after = NULL;
+		if (!is_unready(later))
+			schedule_add(later);
+	}
+}
+
 static void finish_if_settled(struct op *op)
 {
 	struct ops *all = op->all;
@@ -223,6 +244,7 @@ static void finish_if_settled(struct op *op)
 	if (op->gpu)
 		gpu_cache_end_op(op->gpu, &op->growing);
 	lease_drop(all->tables, &op->tail);
+	let_go_on(op);
 	*op->link = op->next;
 	if (op->next)
 		op->next->link = op->link;
@@ -646,12 +668,28 @@ static uint64_t deadline_of(const struct ops *all, const struct wire_sqe *sqe)
 	return sqe->deadline_ns < latest ? sqe->deadline_ns : latest;
 }
 
-/* Its pages are not read before all layers are there, unless its device waits for them
- * itself: it is in no queue until then. */
-static bool lacks_layers(const struct op *op)
+/* The newest of the client's ops that will store the parent of this store, which is absent; or
+ * NULL. The next part of a prompt may come while this one is being stored. Keys are read from the
+ * arena once more: a client that changes them meanwhile delays its own op. */
+static struct op *parents_op(const struct op *op)
 {
-	return op->sqe.op == WIRE_OP_STORE && !(op->sqe.flags & WIRE_SQE_GIVEN) &&
-	       op->given < op->sqe.groups;
+	const struct ring *ring = &op->client->ring;
+	const struct space *space = op->mount->space;
+	uint8_t parent[32], last[32];
+
+	if (op->sqe.op != WIRE_OP_STORE || !(op->sqe.flags & WIRE_SQE_HAS_PARENT))
+		return NULL;
+	ring_key(ring, op->sqe.first + op->sqe.n, parent);
+	if (blocks_find(op->all->tables->blocks, parent, space->number) != BLOCK_NONE)
+		return NULL;
+	for (struct op *older = op->next; older; older = older->next) {
+		if (older->sqe.op != WIRE_OP_STORE || older->mount->space != space)
+			continue;
+		ring_key(ring, older->sqe.first + older->sqe.n - 1, last);
+		if (memcmp(last, parent, sizeof(last)) == 0)
+			return older;
+	}
+	return NULL;
 }
 
 static void start_op(struct ops *all, struct client *client, struct mount *mount,
@@ -688,6 +726,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	if (op->next)
 		op->next->link = &op->next;
 	client->ops = op;
+	op->after = parents_op(op);
 	client->n_ops++;
 	schedule_op_started(all, op);
 	client->arena_claimed += wire_arena_slots(sqe);
@@ -700,7 +739,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	trace_begin(all->traces, op);
 	if (all->tables->draining && sqe->op == WIRE_OP_STORE) {
 		end_early(op, -ENOSPC); /* as no other op is */
-	} else if (!lacks_layers(op)) {
+	} else if (!is_unready(op)) {
 		schedule_look_again(all);
 		schedule_add(op);
 	}
@@ -709,11 +748,11 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 /* More of a store's layers are in its pages. */
 static void give(struct op *op, uint32_t groups)
 {
-	const bool lacked = lacks_layers(op);
+	const bool was_unready = is_unready(op);
 
 	if (groups > op->given)
 		op->given = groups;
-	if (lacked && !lacks_layers(op))
+	if (was_unready && !is_unready(op))
 		schedule_add(op);
 	schedule_look_again(op->all);
 }

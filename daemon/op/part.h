@@ -60,10 +60,12 @@ struct op {
 	struct ops *all;
 	struct client *client;
 	struct mount *mount;
-	struct op *next, **link; /* the connection's list; next: or the pool */
-	struct list queue;       /* in its process's queue while it has blocks to begin */
-	uint32_t passed_round;   /* the round of pump() in which it was passed over */
-	bool abandoned;          /* its client is gone */
+	struct op *next, **link; /* the connection's list, newest first; next: or the pool */
+	/* store: the older one in this list that stores the parent, until it has ended */
+	struct op *after;
+	struct list queue;     /* in its process's queue while it has blocks to begin */
+	uint32_t passed_round; /* the round of pump() in which it was passed over */
+	bool abandoned;        /* its client is gone */
 	/* the status that it was ended early with, after which its parts may not wait; else 0 */
 	int early;
 	struct wire_sqe sqe;
