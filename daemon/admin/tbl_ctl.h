@@ -21,17 +21,15 @@
 #endif
 
 CTL_GROUP("health")
-CTL(stats, local, "[--json] [--all] [-f GLOB] [--watch[=SEC] [--count N]] [--list]",
+CTL(stats, local, "[--json] [--all] [-f GLOB] [--list]",
     "Prints a page for people: what was loaded and stored since the daemon's start, how fast, and "
     "from which tier; how full the tiers are; and what is wrong. P50, P90 and P99 are the times "
     "that 50, 90 and 99 of 100 do not exceed, at most 1/32 off; --list says what each time is. The "
     "hit rate counts the blocks that engines looked up. SHARE is the percentage of the blocks that "
-    "loads asked for which came from this tier. --watch prints a page every SEC seconds (1), which "
-    "covers the time since the page before; --count ends that after N pages. "
-    "--all lists every number instead, and with --watch also its rate. -f lists the numbers whose "
-    "names match GLOB. --list explains the names. stats needs no answer of the daemon: it works "
-    "while the daemon is stopped, and says so.",
-    "kvtierctl stats --watch=2")
+    "loads asked for which came from this tier. --all lists every number instead. -f lists the "
+    "numbers whose names match GLOB. --list explains the names. stats needs no answer of the "
+    "daemon: it works while the daemon is stopped, and says so. top prints the page every second.",
+    "kvtierctl stats -f 'tiers.*'")
 CTL(status, local, "[--ready | --live] [--json]",
     "Says OK, WARN, ERR or STARTING, with the reasons and what to do about each. A NOTE is no "
     "trouble: for example, it says that io_uring is not in use. STARTING: the daemon is there, and "

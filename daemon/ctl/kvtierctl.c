@@ -447,7 +447,7 @@ static void default_socket(struct context *context)
 }
 
 /* The options that `arguments` names, cut up in `text`: a word behind "--bytes" makes it take a
- * value, and in "--watch[=SEC]" it may have one. Each option's value is its place. */
+ * value. Each option's value is its place. */
 static void read_options(const char *arguments, char *text, size_t n, struct option *ret)
 {
 	struct option *last = NULL;
@@ -459,7 +459,7 @@ static void read_options(const char *arguments, char *text, size_t n, struct opt
 	snprintf(text, n, "%s", arguments);
 	for (char *word = strtok(text, " []|"); word; word = strtok(NULL, " []|")) {
 		if (word[0] != '-' && last)
-			last->has_arg = word[0] == '=' ? optional_argument : required_argument;
+			last->has_arg = required_argument;
 		if (word[0] != '-')
 			continue;
 		last = NULL;

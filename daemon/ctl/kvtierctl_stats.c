@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvtierctl_stats.c - the numbers of the stats page, once or again and again: as a page for people,
- * as a list, or as JSON. The page for people has at most 80 columns. It covers the time since the
- * daemon's start, or with --watch the time since the page before; each page says which. State, fill
- * and clients are as of now.
+ * kvtierctl_stats.c - the numbers of the stats page: as a page for people, as a list, or as JSON.
+ * The page for people has at most 80 columns. It covers the time since the daemon's start, or in
+ * `top` the time since the page before; each page says which. State, fill and clients are as of
+ * now.
  */
 #include "kvtierctl_stats.h"
 
@@ -430,10 +430,7 @@ enum { MAX_GLOBS = 16 };
 struct view {
 	const char *globs[MAX_GLOBS];
 	size_t n_globs;
-	bool list, all, watch, counted;
-	double every_s;
-	uint64_t count;
-	struct page_sample before; /* as of the time before, for rates */
+	bool list, all;
 };
 
 static bool selected(const struct view *view, const char *path)
@@ -590,14 +587,13 @@ static void print_json(const struct stats *stats, const struct view *view)
 
 /* --- text --- */
 
-static void text_value(const struct stats_row *row, const struct stats_values *v,
-		       struct table *table)
+static void text_value(const struct stats_row *row, const struct stats *stats, struct table *table)
 {
-	const uint64_t value = value_at(v, row->offset);
+	const uint64_t value = stats_value(stats, row);
 	char text[128], times[PERCENTILES][32];
 
 	if (row->kind == STATS_HISTOGRAM) {
-		const struct histogram *h = stats_histogram(v, row);
+		const struct histogram *h = stats_histogram(&stats->v, row);
 
 		snprintf(text, sizeof(text), "%" PRIu64, histogram_total(h));
 		table_cell(table, text);
@@ -623,15 +619,13 @@ static void text_value(const struct stats_row *row, const struct stats_values *v
 			   strcmp(row->unit, "s") == 0 ? text_age(value, text, sizeof(text)) : "");
 }
 
-static void print_numbers(const struct stats *stats, struct view *view, uint64_t now_ns)
+static void print_numbers(const struct stats *stats, const struct view *view, uint64_t now_ns)
 {
-	static struct span span; /* large */
 	const struct stats_row *rows;
 	const size_t n = stats_rows(&rows);
-	struct table *table = table_new(view->watch ? "lrrr" : "lrr", NULL);
+	struct table *table = table_new("lrr", NULL);
 	char text[STATS_TEXT_BYTES], shown[4 * STATS_TEXT_BYTES];
 
-	span_of(stats, &view->before, now_ns, &span);
 	if (view->n_globs == 0)
 		status_print(stats, stats_health(stats, now_ns), INT_MAX);
 	for (size_t i = 0; i < TEXT_ROWS && view->n_globs > 0; i++)
@@ -642,17 +636,12 @@ static void print_numbers(const struct stats *stats, struct view *view, uint64_t
 		if (!selected(view, rows[i].path))
 			continue;
 		table_cell(table, rows[i].path);
-		text_value(&rows[i], &view->before.v, table);
-		if (view->watch && rows[i].kind == STATS_COUNTER && !span.from_start)
-			per_second(table, &span, value_at(&span.v, rows[i].offset),
-				   strcmp(rows[i].unit, "bytes") == 0);
-		else if (view->watch)
-			table_cell(table, "");
+		text_value(&rows[i], stats, table);
 	}
 	table_print(table);
 }
 
-static int print_once(const struct context *context, struct view *view)
+static int print_view(const struct context *context, const struct view *view)
 {
 	const struct stats *stats;
 	const int r = status_page(context, &stats);
@@ -667,58 +656,12 @@ static int print_once(const struct context *context, struct view *view)
 	else
 		page_print(stats, now_ns, stats_health(stats, now_ns));
 	stats_unmap(stats);
-	/* a reader that closed the pipe (head) ends the watching */
-	return fflush(stdout) == 0 ? EXIT_FINE : EXIT_FAILED;
+	return EXIT_FINE;
 }
 
 int stats_json_print(const struct context *context)
 {
-	static struct view view; /* large */
-
-	return print_once(context, &view);
-}
-
-static int watch(const struct context *context, struct view *view)
-{
-	const time_t whole = (time_t)view->every_s;
-	const struct timespec pause = { whole, (long)((view->every_s - (double)whole) * 1e9) };
-
-	for (uint64_t i = 0; !view->counted || i < view->count; i++) {
-		int r;
-
-		if (i > 0) {
-			(void)nanosleep(&pause, NULL);
-			if (!context->json)
-				putchar('\n');
-		}
-		r = print_once(context, view);
-		if (r != EXIT_FINE)
-			return r;
-	}
-	return EXIT_FINE;
-}
-
-static void parse_seconds(const struct context *context, const char *text, struct view *view)
-{
-	char *end;
-
-	view->watch = true;
-	view->every_s = 1;
-	if (!text)
-		return;
-	view->every_s = strtod(text, &end);
-	if (end == text || *end != '\0' || !(view->every_s >= 0.1 && view->every_s <= 86400))
-		usage_error(context, "--watch=%s: seconds from 0.1 to 86400", text);
-}
-
-static void parse_count(const struct context *context, const char *text, struct view *view)
-{
-	const size_t digits = strspn(text, "0123456789");
-
-	if (digits == 0 || digits > 9 || text[digits] != '\0' || strtoul(text, NULL, 10) == 0)
-		usage_error(context, "--count %s: a number from 1 to 999999999", text);
-	view->count = strtoul(text, NULL, 10);
-	view->counted = true;
+	return print_view(context, &(const struct view){ 0 });
 }
 
 static void check_globs(const struct context *context, const struct view *view)
@@ -739,15 +682,11 @@ static void check_globs(const struct context *context, const struct view *view)
 
 int command_stats(struct context *context, int argc, char **argv)
 {
-	static struct view view; /* large, and one */
+	struct view view = { 0 };
 	const char *option;
 
 	while ((option = context_option(context, argc, argv)) != NULL) {
-		if (strcmp(option, "--watch") == 0)
-			parse_seconds(context, optarg, &view);
-		else if (strcmp(option, "--count") == 0)
-			parse_count(context, optarg, &view);
-		else if (strcmp(option, "--list") == 0)
+		if (strcmp(option, "--list") == 0)
 			view.list = true;
 		else if (strcmp(option, "--all") == 0)
 			view.all = true;
@@ -763,7 +702,5 @@ int command_stats(struct context *context, int argc, char **argv)
 		print_list(&view);
 		return EXIT_FINE;
 	}
-	if (view.counted && !view.watch)
-		parse_seconds(context, NULL, &view);
-	return view.watch ? watch(context, &view) : print_once(context, &view);
+	return print_view(context, &view);
 }

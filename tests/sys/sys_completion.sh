@@ -18,9 +18,9 @@ got=$(offered "dr")
 [ "$got" = drain ] || fail "dr: $got"
 got=$(offered --socket /tmp/x "und")
 [ "$got" = undrain ] || fail "a command behind --socket PATH: $got"
-got=$(offered stats --w)
-[ "$got" = --watch ] || fail "stats --w: $got"
-got=$(offered drain --w)
+got=$(offered stats --l)
+[ "$got" = --list ] || fail "stats --l: $got"
+got=$(offered drain --l)
 [ -z "$got" ] || fail "drain has no option of stats: $got"
 got=$(offered --socket "")
 [ -z "$got" ] || fail "--socket is followed by a path: $got"

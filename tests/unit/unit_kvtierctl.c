@@ -165,21 +165,6 @@ TEST_WITH(list_explains_every_name, tool_set_up, tool_tear_down)
 	}
 }
 
-TEST_WITH(watching_counts_and_rates, tool_set_up, tool_tear_down)
-{
-	const char *first, *second;
-
-	assert_int_equal(tool_run("stats -f store.blocks_total --watch=0.1 --count 2"), 0);
-	first = strstr(tool.output, "store.blocks_total");
-	assert_non_null(first);
-	second = strstr(first + 1, "store.blocks_total");
-	assert_non_null(second);
-	assert_null(strstr(second + 1, "store.blocks_total"));
-	assert_non_null(strstr(second, "  0/s"));
-	assert_int_equal(tool_run("stats --json -f leases --watch=0.1 --count 3"), 0);
-	assert_string_equal(tool.output, "{\"leases\":0}\n{\"leases\":0}\n{\"leases\":0}\n");
-}
-
 TEST_WITH(status_is_ok_warn_or_err, tool_set_up, tool_tear_down)
 {
 	assert_int_equal(tool_run("status"), 0);
@@ -485,9 +470,7 @@ TEST_WITH(usage_is_64, tool_set_up, tool_tear_down)
 		"fly",
 		"--fly status",
 		"status now",
-		"stats --watch=0",
-		"stats --count 0 --watch",
-		"stats --watch=x",
+		"stats --watch",
 		"evict --bytes",
 		"evict --all --all",
 		"evict --all now",

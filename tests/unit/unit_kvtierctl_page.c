@@ -186,21 +186,6 @@ TEST(nothing_makes_a_line_too_long)
 	tool_says("tiers.nvme.corrupt_blocks_total");
 }
 
-TEST(a_page_that_is_watched_covers_the_time_between)
-{
-	const char *second;
-
-	known_numbers();
-	assert_int_equal(tool_run("stats --watch=0.1 --count 2"), 0);
-	tool_says("Since the start 1m 2s ago:");
-	tool_says("Hit rate: 88.0 %");
-	second = strstr(tool.output, "Nothing was loaded, stored or looked up in the last ");
-	assert_non_null(second);
-	assert_null(strstr(second, "Hit rate"));
-	assert_non_null(strstr(second, "50.0 %  1.0 GiB"));
-	assert_non_null(strstr(second, "1 client, 2 spaces"));
-}
-
 TEST(the_list_is_behind_all)
 {
 	const struct stats_row *rows;
