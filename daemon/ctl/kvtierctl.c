@@ -586,6 +586,16 @@ static const struct command *find_command(const struct context *context, const c
 		    log_escape(name, shown, sizeof(shown)), near ? near->name : "");
 }
 
+/* An answer of which a part was not written does not end with 0. */
+static int written(int status)
+{
+	errno = 0;
+	if ((fflush(stdout) == 0 && !ferror(stdout)) || status != EXIT_FINE)
+		return status;
+	fprintf(stderr, "kvtierctl: cannot write: %s\n", errno ? strerror(errno) : "an error");
+	return EXIT_FAILED;
+}
+
 int main(int argc, char **argv)
 {
 	struct context context = { 0 };
@@ -619,5 +629,5 @@ int main(int argc, char **argv)
 	argv += optind;
 	optind = 0; /* glibc: start over, with the command's own arguments */
 	argv[0] = program;
-	return context.command->run(&context, argc, argv);
+	return written(context.command->run(&context, argc, argv));
 }
