@@ -75,10 +75,11 @@ static void on_hello(struct peer *peer, uint32_t seq)
 				    .arena_blocks = peer->arena,
 				    .index_bytes = INDEX_BYTES,
 				    .now_ns = its_now_ns() };
-	const int lie = peer->lie;
+	const int lie =
+		peer->lie == PEER_FULL_ONCE && peer->connections == 1 ? PEER_FULL : peer->lie;
 	int many[20];
 
-	if (lie == PEER_SILENT)
+	if (lie == PEER_SILENT || lie == PEER_FULL_ONCE)
 		return;
 	memory_make(peer);
 	ok.submit_bytes = peer->submit_bytes;

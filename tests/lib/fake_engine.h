@@ -16,14 +16,15 @@
 
 enum peer_lie {
 	PEER_HONEST,
-	PEER_SILENT,   /* accepts, says nothing */
-	PEER_HANGS_UP, /* accepts, closes */
-	PEER_GARBAGE,  /* answers HELLO with noise */
-	PEER_SHORT,    /* ... with half a HELLO_OK */
-	PEER_LONG,     /* ... with a packet larger than any message */
-	PEER_VERSION,  /* ... with a version nobody asked for */
-	PEER_REFUSES,  /* ... with ERROR -EPROTO and a text */
-	PEER_FULL,     /* ... with ERROR -EBUSY, and closes */
+	PEER_SILENT,    /* accepts, says nothing */
+	PEER_FULL_ONCE, /* is PEER_FULL on its first connection, PEER_SILENT on others */
+	PEER_HANGS_UP,  /* accepts, closes */
+	PEER_GARBAGE,   /* answers HELLO with noise */
+	PEER_SHORT,     /* ... with half a HELLO_OK */
+	PEER_LONG,      /* ... with a packet larger than any message */
+	PEER_VERSION,   /* ... with a version nobody asked for */
+	PEER_REFUSES,   /* ... with ERROR -EPROTO and a text */
+	PEER_FULL,      /* ... with ERROR -EBUSY, and closes */
 	PEER_NO_FDS,
 	PEER_MANY_FDS,
 	PEER_UNSEALED, /* submit memory without F_SEAL_SHRINK */
