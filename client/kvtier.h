@@ -396,9 +396,9 @@ struct kvtier_op {
 	const struct kvtier_key *keys;
 	const uint32_t *pages; /* STORE, LOAD: pages[i] is the page of keys[i] */
 	size_t n;              /* 1 .. KVTIER_MAX_BLOCKS */
-	/* The key before keys[0]; NULL: a prompt begins there. Without this block a store keeps
-	 * none. Where an earlier store of this client, whose last key it is, has not ended, this
-	 * one waits for that. */
+	/* The key before keys[0]; NULL: a prompt begins there. A store keeps no block where the
+	 * parent is absent. It waits for an earlier store of this client that ends with the
+	 * parent. */
 	const struct kvtier_key *parent;
 	uint64_t user; /* your own word, which the op's result gives back */
 	/* 0: kvtier_options.timeout_ms. While the daemon waits for you to give layers, or for your

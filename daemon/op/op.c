@@ -208,8 +208,8 @@ static void undo(struct op *op)
 	}
 }
 
-/* What its blocks need is not there: it is in no queue until then. A store's pages are not read
- * before all layers are there, unless its device waits for them itself; nor before the op that
+/* Whether the op may not stand in a queue yet. A store's pages are not read before all layers are
+ * there, unless the store's device waits for layers itself. They are not read before the op that
  * stores the parent has ended. */
 static bool is_unready(const struct op *op)
 {
@@ -217,8 +217,8 @@ static bool is_unready(const struct op *op)
 			     op->given < op->sqe.groups);
 }
 
-/* This op ends: the ones that waited for it, which are newer, do not any more. */
-static void let_go_on(const struct op *op)
+/* The op ends: the ops that waited for it alone stand in a queue now. They are newer than it. */
+static void queue_followers(const struct op *op)
 {
 	for (struct op *later = op->client->ops; later != op; later = later->next) {
 		if (later->after != op)
@@ -244,7 +244,7 @@ static void finish_if_settled(struct op *op)
 	if (op->gpu)
 		gpu_cache_end_op(op->gpu, &op->growing);
 	lease_drop(all->tables, &op->tail);
-	let_go_on(op);
+	queue_followers(op);
 	*op->link = op->next;
 	if (op->next)
 		op->next->link = op->link;
@@ -668,10 +668,10 @@ static uint64_t deadline_of(const struct ops *all, const struct wire_sqe *sqe)
 	return sqe->deadline_ns < latest ? sqe->deadline_ns : latest;
 }
 
-/* The newest of the client's ops that will store the parent of this store, which is absent; or
- * NULL. The next part of a prompt may come while this one is being stored. Keys are read from the
- * arena once more: a client that changes them meanwhile delays its own op. */
-static struct op *parents_op(const struct op *op)
+/* The newest of the client's ops that will store the parent of this store. NULL: there is none, or
+ * the parent is present. An engine may give a part of a prompt while the part before is stored.
+ * Keys are read from the arena once more: a client that changes them delays its own op. */
+static struct op *op_of_parent(const struct op *op)
 {
 	const struct ring *ring = &op->client->ring;
 	const struct space *space = op->mount->space;
@@ -726,7 +726,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 	if (op->next)
 		op->next->link = &op->next;
 	client->ops = op;
-	op->after = parents_op(op);
+	op->after = op_of_parent(op);
 	client->n_ops++;
 	schedule_op_started(all, op);
 	client->arena_claimed += wire_arena_slots(sqe);
