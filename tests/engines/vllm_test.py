@@ -182,6 +182,42 @@ class Vllm(Trouble, Waits):
             self.is_right(engine.ask(**ask, salt=salt), 4)
             self.assertEqual(self.loaded() - before, came, salt)
 
+    def test_weights_that_requests_name(self):
+        """As a trainer does it: engines load other weights while they run, and requests say which ones these are. Each
+        name has blocks of its own, which outlive a reset and are those of other engines."""
+        options, other = {"extra": {"extras": "names", "requests_name_weights": True}}, self.work / "trained"
+        vllm_models.llama(other, seed=8)
+        ask, shared = {"seeds": [4], "tokens": 600}, 599 // 32
+        plain = Engine(ENGINE, str(other), "")
+        self.addCleanup(plain.kill)
+        right = {self.model: self.plain[4], other: plain.ask(**ask)["tokens"][0]}
+        plain.kill()
+        self.assertNotEqual(right[self.model], right[other])
+
+        def came(engine: Engine, weights: Path, name: str = "") -> int:
+            before = self.loaded()
+            answer = engine.ask(**ask, parameters={"weights": name} if name else {})
+            self.assertEqual(answer["tokens"], [right[weights]], name)
+            return self.loaded() - before
+
+        def trained(engine: Engine, weights: Path) -> None:
+            engine.ask(weights=str(weights))
+            self.assertTrue(engine.ask(reset=True)["reset"])
+
+        first = self.engine(options)
+        for name in ("", "step 1", "step one"):
+            self.assertEqual(came(first, self.model, name), 0, name)
+            self.until(lambda: came(first, self.model, name) == shared)
+        trained(first, other)
+        for name in ("", "step 2"):
+            self.assertEqual(came(first, other, name), 0, name)
+            self.until(lambda: came(first, other, name) == shared)
+        second = self.engine(options, other)
+        self.assertEqual([came(second, other, name) for name in ("step 2", "")], [shared, 0])
+        for engine in (first, second):
+            trained(engine, self.model)
+            self.assertEqual([came(engine, self.model, name) for name in ("step 1", "")], [shared, 0])
+
     def test_an_adapter_of_a_hub_whose_branch_moves_on(self):
         cache, ask, answers = self.work / "hub", {"seeds": [5], "tokens": 600}, []
         for commit in ("a" * 40, "a" * 40, "b" * 40):
