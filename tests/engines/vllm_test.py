@@ -90,6 +90,10 @@ class Vllm(Trouble, Waits):
 
         self.until(loaded)
 
+    def ends_all(self, engine: Engine) -> None:
+        """Until all loads and saves are over, and vLLM has taken their results."""
+        self.until(lambda: not engine.ask(seeds=[0], tokens=8, answer=1, busy=True)["busy"])
+
     def is_right(self, answer: dict, *seeds: int) -> None:
         self.assertEqual(answer["tokens"], [self.plain[seed] for seed in seeds])
 
@@ -161,15 +165,22 @@ class Vllm(Trouble, Waits):
                 second.kill()
 
     def test_a_prompt_of_whole_blocks_is_loaded_whole(self):
-        """Its last token is a step of its own in each engine, so that all of them compute it in the same shape."""
+        """Its last token is a step of its own in each engine, so that all of them compute it in the same shape. The
+        daemon stands still meanwhile: that token's block is handed over before the blocks of the first step are kept,
+        and is kept all the same."""
         ask, how = {"seeds": [1], "tokens": 608, "logprobs": True}, {"llm": {"max_num_batched_tokens": 607}}
         plain = Engine(ENGINE, str(self.model), "", json.dumps(how))
         self.addCleanup(plain.kill)
         wanted = plain.ask(**ask)["digests"]
         plain.kill()
-        options = {**how, "extra": {"extras": "whole"}}
+        options = {**how, "extra": {"extras": "whole", "timeout_ms": 60000}}
         cold = self.engine(options)
-        self.assertEqual(cold.ask(**ask)["digests"], wanted)
+        self.stores(cold, 2)        # it has reached the daemon
+        self.daemon.process.send_signal(signal.SIGSTOP)
+        got = cold.ask(**ask)
+        self.daemon.process.send_signal(signal.SIGCONT)
+        self.assertEqual(got["digests"], wanted)
+        self.ends_all(cold)
         cold.kill()
         warm, before = self.engine(options), self.loaded()
         got = warm.ask(**ask)
@@ -429,8 +440,7 @@ class Vllm(Trouble, Waits):
         engine, fresh = self.engine(), (10, 11, 12) if number == signal.SIGKILL else (13, 14, 15)
 
         def counted(*names: str) -> list:
-            """When all loads and saves are over, and vLLM has taken their results."""
-            self.until(lambda: not engine.ask(seeds=[0], tokens=8, answer=1, busy=True)["busy"])
+            self.ends_all(engine)
             counters = engine.ask(counters=True)["counters"]
             return [counters.get(f"vllm:kvtier_{name}_blocks", 0) for name in names]
 
