@@ -27,6 +27,7 @@ static const struct bar bars[] = { { 2, .5 }, { 8, 1 }, { 64, 2 } };
 
 struct segment {
 	uint32_t block[MAX_BLOCKS]; /* in order of places, or NOBODY */
+	bool kept[MAX_BLOCKS];      /* when it was a victim: such a place takes no other block */
 };
 
 struct model {
@@ -95,6 +96,8 @@ static uint32_t victim(struct model *m)
 	if (!free)
 		drop(m, coldest);
 	m->victims++;
+	for (uint32_t i = 0; i < m->segment_blocks; i++)
+		s->kept[i] = s->block[i] != NOBODY;
 	return ret;
 }
 
@@ -102,7 +105,8 @@ static uint32_t victim(struct model *m)
 static void open_next(struct model *m)
 {
 	if (m->open != NOWHERE)
-		nvme_ages_seal(&m->ages, m->open, 0);
+		nvme_ages_seal(&m->ages, m->open,
+			       (uint64_t)m->segment_blocks * RECORD - m->heat[m->open].bytes);
 	m->open = m->ready;
 	m->ready = m->fresh < m->n ? m->fresh++ : victim(m);
 	m->next = 0;
@@ -115,7 +119,7 @@ static void put(struct model *m, uint32_t block)
 	for (;;) {
 		const struct segment *s = &m->segment[m->open];
 
-		while (m->next < m->segment_blocks && s->block[m->next] != NOBODY)
+		while (m->next < m->segment_blocks && s->kept[m->next])
 			m->next++;
 		if (m->next < m->segment_blocks)
 			break;

@@ -186,6 +186,19 @@ TEST(warm_records_stay_in_their_places_and_others_get_those_of_cold_ones)
 	kit_check(&kit);
 }
 
+TEST(records_that_died_while_their_segment_was_filled_make_room)
+{
+	kit_pages = two;
+	kit_store_range(&kit, 0, 3);
+	for (uint32_t i = 0; i < 3; i++)
+		kit_forget(&kit, i);
+	kit_store_range(&kit, 3, (SEGMENTS - 1) * EACH + 1); /* the last segment is open */
+	kit_run(&kit);
+	assert_int_equal(counters()->segments_reclaimed, 1);
+	assert_int_equal(kit.dropped, 0);
+	kit_check(&kit);
+}
+
 /* The footer of a segment on the disk, and the sequence of its header. */
 static bool footer_of(uint32_t segment, struct nvme_footer *ret, uint64_t *ret_sequence)
 {

@@ -84,6 +84,7 @@ struct nvme_fill {
 	uint32_t segment;
 	struct nvme_holes holes;
 	uint32_t writes; /* records on their way */
+	uint32_t bytes;  /* FILL_FOOTER: of all its records */
 	struct nvme_io io;
 };
 
@@ -210,7 +211,7 @@ void nvme_segment_step(struct nvme_log *log);
  * again. */
 void nvme_identify(const struct nvme_log *log, uint32_t segment, struct nvme_identity *ret);
 /* The segment is SEALED, with so many entries in its footer. It has so many bytes beside its live
- * records; 0 where a record found no room. */
+ * records: of records that died while it was filled, too. */
 void nvme_segment_sealed(struct nvme_log *log, uint32_t segment, uint32_t entries,
 			 uint32_t free_bytes);
 /* `kept` entries, in the order of places, are what the segment has; the hole before the first of

@@ -600,19 +600,24 @@ static void footer_done(struct nvme_io *io)
 	/* A segment without a footer serves its records all the same, and is walked at the next
 	 * start. */
 	fill->state = FILL_NONE;
-	nvme_segment_sealed(io->log, fill->segment, fill->holes.count, 0);
+	nvme_segment_sealed(io->log, fill->segment, fill->holes.count,
+			    (uint32_t)(fill->bytes - io->log->heat[fill->segment].bytes));
 }
 
-/* Records whose write failed are not in the footer. */
-static void drop_failed(struct nvme_holes *holes)
+/* Records whose write failed are not in the footer. Returns the bytes of the others. */
+static uint32_t drop_failed(struct nvme_holes *holes)
 {
 	struct nvme_entry *entries = nvme_entries(holes->footer);
-	uint32_t good = 0;
+	uint32_t good = 0, ret = 0;
 
-	for (uint32_t i = 0; i < holes->count; i++)
-		if (entries[i].image_bytes)
-			entries[good++] = entries[i];
+	for (uint32_t i = 0; i < holes->count; i++) {
+		if (!entries[i].image_bytes)
+			continue;
+		ret += (uint32_t)nvme_record_bytes(&entries[i]);
+		entries[good++] = entries[i];
+	}
 	holes->count = good;
+	return ret;
 }
 
 static void write_footer(struct nvme_log *log, struct nvme_fill *fill)
@@ -623,7 +628,7 @@ static void write_footer(struct nvme_log *log, struct nvme_fill *fill)
 
 	while (nvme_hole_next(log, holes))
 		;
-	drop_failed(holes);
+	fill->bytes = drop_failed(holes);
 	bytes = nvme_footer_bytes(holes->count);
 	nvme_identify(log, fill->segment, &who);
 	nvme_footer_encode(&who, holes->count, false, holes->footer);
