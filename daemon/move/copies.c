@@ -131,6 +131,29 @@ void copies_touch(struct tables *tables, uint32_t block, uint64_t tick, uint32_t
 		extents_touch(tables, &where, before, blocks_tick(tables->blocks, block));
 }
 
+uint64_t copies_touch_chain(struct tables *tables, uint32_t block, uint64_t tick)
+{
+	enum {
+		MOMENT_US = 1000000, /* since a block was used: it is not touched again */
+		MOST = 2048          /* blocks: a turn of the core thread has a bound */
+	};
+	const struct blocks *blocks = tables->blocks;
+	uint32_t above = block, depth = 0, next;
+
+	while (above != BLOCK_NONE && depth < MOST &&
+	       blocks_tick(blocks, above) + MOMENT_US < tick) {
+		above = blocks_before(blocks, above);
+		depth++;
+	}
+	if (above != BLOCK_NONE && depth < MOST)
+		tick = blocks_tick(blocks, above);
+	for (above = block; depth > 0 && above != BLOCK_NONE; above = next) {
+		next = blocks_before(blocks, above); /* by the ticks as they were */
+		copies_touch(tables, above, tick, depth--);
+	}
+	return blocks_tick(blocks, block);
+}
+
 void copies_age(struct tables *tables, uint32_t block)
 {
 	const uint64_t before = blocks_tick(tables->blocks, block);

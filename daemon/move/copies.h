@@ -62,6 +62,11 @@ void copies_events(struct tables *tables, struct nvme_events *ret);
  * segment. depth: 0 for the parent of the op's first block, 1 for that block and so on. Ticks fall
  * with it, so that a parent is newer than its child. */
 void copies_touch(struct tables *tables, uint32_t block, uint64_t tick, uint32_t depth);
+/* An op of this tick uses the blocks of a chain up to this one, whether or not it names them: its
+ * engine has them. A block must not be newer than its parent, or NVMe takes the parent first, and
+ * the block with it. So below a block that was used a moment ago ticks go on from its tick, and
+ * else from the op's. Returns the tick of this block: those of the op's own blocks are below it. */
+uint64_t copies_touch_chain(struct tables *tables, uint32_t block, uint64_t tick);
 /* Makes the block look never accessed, in both. */
 void copies_age(struct tables *tables, uint32_t block);
 /* Drops all copies of a block that is present, pinned or not (block.h). */

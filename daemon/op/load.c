@@ -78,7 +78,7 @@ static enum step found(struct task *task, uint32_t block)
 	bool there;
 
 	lease_take(tables, &task->lease, block);
-	copies_touch(tables, block, op->tick, task->part->at + 1);
+	copies_touch(tables, block, op->used, task->part->at + 1);
 	if (tables->writeback)
 		writeback_add(tables->writeback, block);
 	if (op->sqe.op == WIRE_OP_PREFETCH)
@@ -109,7 +109,7 @@ enum step load_lookup(struct task *task)
 	if (source == SOURCES || task_is_useless(task))
 		return miss(part);
 	if (source == SOURCE_NVME)
-		copies_touch(task->all->tables, block, op->tick, part->at + 1);
+		copies_touch(task->all->tables, block, op->used, part->at + 1);
 	flight_join(part, source, block);
 	return LOAD_BRING;
 }
@@ -329,7 +329,7 @@ static int keep(const struct part *part)
 		return r;
 	if (r == 0)
 		lease_take(tables, &task->lease, block); /* the slot stays while parts use it */
-	copies_touch(tables, block, part->op->tick, part->at + 1);
+	copies_touch(tables, block, part->op->used, part->at + 1);
 	if (tables->writeback)
 		writeback_add(tables->writeback, block);
 	return 0;

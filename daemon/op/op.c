@@ -325,22 +325,23 @@ static void on_deadline(struct loop_timer *timer)
 /* --- beginning blocks --- */
 
 /* A store's chain begins under its parent or not at all, and a load keeps the blocks that it brings
- * only under its parent. The parent is leased when the op's first block begins: an op that is
+ * only under its parent. A store leases the parent when its first block begins: an op that is
  * queued has no pin. */
 static void take_parent(struct ops *all, struct op *op)
 {
 	uint32_t parent;
 
 	ring_key(&op->client->ring, op->sqe.first + op->sqe.n, op->last_key);
+	parent = blocks_find(all->tables->blocks, op->last_key, op->mount->space->number);
+	if (parent != BLOCK_NONE)
+		op->used = copies_touch_chain(all->tables, parent, op->tick);
 	if (op->sqe.op != WIRE_OP_STORE)
 		return;
-	parent = blocks_find(all->tables->blocks, op->last_key, op->mount->space->number);
 	if (parent == BLOCK_NONE) {
 		op->chain_error = -ENOENT;
 		return;
 	}
 	lease_take(all->tables, &op->tail, parent);
-	copies_touch(all->tables, parent, op->tick, 0);
 	if (op->mount->space->codec == CODECS_Q4)
 		for (; parent != BLOCK_NONE && op->before < SPACE_FIRST_TOKENS; op->before++)
 			parent = blocks_parent(all->tables->blocks, parent);
@@ -704,6 +705,7 @@ static void start_op(struct ops *all, struct client *client, struct mount *mount
 		.sqe = *sqe,
 		.order = sqe->word ? stream_order_find(client->orders, mount->device) : NULL,
 		.tick = tables_tick(all->tables, loop_now(all->loop)),
+		.used = all->tables->tick,
 		.submit_ns = loop_now(all->loop),
 		.deadline.fire = on_deadline,
 		.remote_end = sqe->n,

@@ -70,7 +70,8 @@ struct op {
 	int early;
 	struct wire_sqe sqe;
 	struct stream_order *order; /* the ORDER that its event and word belong to, or NULL */
-	uint64_t tick, submit_ns;
+	/* used: its blocks' ticks begin here, below those of the blocks before them */
+	uint64_t tick, used, submit_ns;
 	/* Counts of blocks. total: to begin; a load with groups begins all of them for each group
 	 * (load.h). Those from next_block on have not begun. settled: done or failed. */
 	uint32_t total, next_block, settled;

@@ -186,7 +186,7 @@ enum step store_commit(struct task *task)
 		return DONE;
 	}
 	op->fresh = part->status == 0 ? op->fresh + 1 : 0;
-	copies_touch(tables, task->lease.block, op->tick, part->at + 1);
+	copies_touch(tables, task->lease.block, op->used, part->at + 1);
 	if (tables->writeback)
 		writeback_add(tables->writeback, task->lease.block);
 	if (part->status == 0 && tables->outbox)

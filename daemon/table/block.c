@@ -452,12 +452,21 @@ void blocks_soon(const struct blocks *blocks, uint32_t block)
 				blocks->row[block].space);
 }
 
+static bool is_kin(const struct blocks *blocks, uint32_t parent, uint32_t space)
+{
+	return is_live(blocks, parent) && blocks->row[parent].space == space;
+}
+
 /* The parent, if it is here, of the same space, and has a host copy; or BLOCK_NONE. */
 static uint32_t linkable(const struct blocks *blocks, uint32_t parent, uint32_t space)
 {
-	if (parent == BLOCK_NONE || !is_live(blocks, parent) || is_away(blocks, parent))
-		return BLOCK_NONE;
-	return blocks->row[parent].space == space ? parent : BLOCK_NONE;
+	return is_kin(blocks, parent, space) && !is_away(blocks, parent) ? parent : BLOCK_NONE;
+}
+
+/* For evict.c. */
+static uint32_t link_of(uint32_t above, uint32_t parent)
+{
+	return above == BLOCK_NONE ? parent | EVICT_REMEMBERED : above;
 }
 
 /* What both commits have in common: gives the block a number, its key and space, and a place in the
@@ -496,16 +505,16 @@ int blocks_commit(struct blocks *blocks, const uint8_t key[32], uint32_t space, 
 {
 	/* first: its number may be the next taken */
 	const uint32_t above = linkable(blocks, parent, space);
-	uint64_t tick = blocks->tick;
+	const bool kin = is_kin(blocks, parent, space);
+	const uint64_t parent_tick = kin ? evict_tick(blocks->evict, parent) : 0;
 	uint32_t block;
 	const int r = enter(blocks, key, space, variant, TIER_HOST, &block);
 
 	if (r < 0)
 		return r;
 	host_put(blocks, block, host);
-	if (above != BLOCK_NONE && evict_tick(blocks->evict, above) > 0)
-		tick = evict_tick(blocks->evict, above) - 1;
-	evict_add(blocks->evict, block, above, host->class, tick);
+	evict_add(blocks->evict, block, link_of(above, parent), host->class,
+		  parent_tick > 0 ? parent_tick - 1 : blocks->tick);
 	evict_set_mark(blocks->evict, block, variant);
 	*ret = block;
 	return 0;
@@ -560,6 +569,28 @@ uint32_t blocks_parent(const struct blocks *blocks, uint32_t block)
 	const uint32_t parent = evict_parent(blocks->evict, block);
 
 	return is_live(blocks, parent) ? parent : BLOCK_NONE;
+}
+
+uint32_t blocks_before(const struct blocks *blocks, uint32_t block)
+{
+	enum { NEAR = 16 }; /* heirs that are walked past */
+	uint32_t before = blocks_parent(blocks, block);
+
+	if (before != BLOCK_NONE)
+		return before;
+	if (!is_away(blocks, block)) {
+		before = evict_parent(blocks->evict, block) & ~EVICT_REMEMBERED;
+	} else {
+		before = blocks->row[block].slot;
+		for (int i = 0; i < NEAR && !(before & HEIR_OF); i++)
+			before = blocks->row[before].slot;
+		before = before & HEIR_OF ? before & ~HEIR_OF : BLOCK_NONE;
+	}
+	/* another block may have the number of one that is remembered */
+	if (!is_kin(blocks, before, blocks->row[block].space) ||
+	    evict_tick(blocks->evict, before) < evict_tick(blocks->evict, block))
+		return BLOCK_NONE;
+	return before;
 }
 
 bool blocks_live(const struct blocks *blocks, uint32_t block)
@@ -768,8 +799,7 @@ void blocks_promote(struct blocks *blocks, uint32_t block, uint32_t parent,
 
 	heir_remove(blocks, block);
 	host_put(blocks, block, host);
-	evict_return(blocks->evict, block, above == BLOCK_NONE ? parent | EVICT_REMEMBERED : above,
-		     host->class);
+	evict_return(blocks->evict, block, link_of(above, parent), host->class);
 	publish(blocks, block);
 }
 

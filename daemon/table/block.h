@@ -108,6 +108,10 @@ uint32_t blocks_pins(const struct blocks *blocks, uint32_t block);
 
 /* The parent, which is present. BLOCK_NONE: the block starts a chain, is away, or is an orphan. */
 uint32_t blocks_parent(const struct blocks *blocks, uint32_t block);
+/* The block before it in its chain, of an away block, too, and though it is away itself. Its last
+ * access is no earlier. BLOCK_NONE: there is none, or the table does not know it, as behind a start
+ * or among many heirs. A hint: another block may have the number since. */
+uint32_t blocks_before(const struct blocks *blocks, uint32_t block);
 /* It is present: not dropped and not condemned. */
 bool blocks_live(const struct blocks *blocks, uint32_t block);
 /* A block that is held has no children with a host copy. */

@@ -584,6 +584,5 @@ uint32_t evict_parent(const struct evict *evict, uint32_t block)
 {
 	const struct node *node = node_of(evict, block);
 
-	return node->state == NODE_AWAY || node->parent & EVICT_REMEMBERED ? EVICT_NONE :
-									     node->parent;
+	return node->state == NODE_AWAY ? EVICT_NONE : node->parent;
 }

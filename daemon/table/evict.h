@@ -111,7 +111,8 @@ uint64_t evict_tick(const struct evict *evict, uint32_t block); /* last access *
 uint32_t evict_class(const struct evict *evict, uint32_t block);
 uint32_t evict_pins(const struct evict *evict, uint32_t block);
 uint32_t evict_children(const struct evict *evict, uint32_t block);
-uint32_t evict_parent(const struct evict *evict, uint32_t block); /* EVICT_NONE: no block */
+/* With EVICT_REMEMBERED, if that is how the block was given it; an away block has EVICT_NONE. */
+uint32_t evict_parent(const struct evict *evict, uint32_t block);
 
 /* Five bits for the caller, since there is room for them. They are 0 when the block is added. */
 uint32_t evict_mark(const struct evict *evict, uint32_t block);

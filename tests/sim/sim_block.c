@@ -144,6 +144,11 @@ static void commit(struct model *m, uint32_t k, bool away)
 
 	random_key(k, key);
 	const bool chained = any_parent(m, k, new.space, &p, &parent) && !away;
+	const struct entry *before = &m->entry[p];
+	if (!away && before->here && before->space == new.space && before->tick > 0)
+		new.tick = before->tick - 1;
+	if (!away)
+		new.remembered = parent;
 	if (away)
 		r = blocks_commit_away(m->blocks, key, new.space, new.variant, &new.nvme, new.tick,
 				       &new.block);
@@ -157,8 +162,6 @@ static void commit(struct model *m, uint32_t k, bool away)
 	assert_int_equal(r, 0);
 	new.life = ++m->lives;
 	m->entry[k] = new;
-	if (chained && m->entry[p].tick > 0)
-		m->entry[k].tick = m->entry[p].tick - 1;
 	if (chained)
 		link_to(m, k, p);
 	m->here++;

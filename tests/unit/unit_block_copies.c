@@ -147,6 +147,26 @@ TEST(an_away_parent_counts_as_none)
 	assert_true(blocks_evictable(blocks, parent));
 }
 
+TEST(away_blocks_are_known_to_be_before_others)
+{
+	const uint32_t first = table_commit_both(1);
+	uint32_t second, later;
+
+	assert_int_equal(blocks_before(blocks, first), BLOCK_NONE);
+	blocks_touch(blocks, first, 20);
+	second = table_commit(2, first);
+	table_set_nvme(second, 2);
+	(void)blocks_demote(blocks, second);
+	(void)blocks_demote(blocks, first);
+	assert_int_equal(blocks_before(blocks, second), first);
+	later = table_commit(3, second);
+	blocks_touch(blocks, later, 18);
+	assert_int_equal(blocks_parent(blocks, later), BLOCK_NONE);
+	assert_int_equal(blocks_before(blocks, later), second);
+	blocks_touch(blocks, later, 30); /* another block would have the number by now */
+	assert_int_equal(blocks_before(blocks, later), BLOCK_NONE);
+}
+
 TEST(a_demoted_parent_keeps_its_children)
 {
 	const uint32_t parent = table_commit_both(1), child = table_commit(2, parent);
