@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replay.py BUILD TRACE [--room SHARE,...] [--nvme SHARE] [--segment-blocks N] [--pause US] [--hints none,exact,...]
+"""replay.py BUILD TRACE [--room SHARE,...] [--nvme SHARE] [--segment-blocks N] [--work DIR] [--hints none,exact,...]
 - hit rates of the real kvtierd on a trace, whose lines have "hash_ids", "timestamp" in ms, and "session" and "keep" if
 it is one of sessions (`kvtierctl replay` reads the same).
 
@@ -7,9 +7,8 @@ it is one of sessions (`kvtierctl replay` reads the same).
     python3 tests/bench/replay.py build agent_sessions.jsonl --room 0.01 --nvme 0.1 --hints none
 
 Each request looks its blocks up, loads those that are promised, and stores the rest, in a daemon whose host memory has
-room for so large a share of the different blocks, and whose NVMe store for so many, in segments of N blocks (64),
-beside the two that the log keeps clean. With NVMe a store is followed by a pause of US (60) a block, for the
-writing behind it: 60 are too few on a busy machine, and then memory and NVMe hold different blocks. With
+room for so large a share of the different blocks, and whose NVMe store, in DIR, for so many, in segments of N blocks
+(64). With NVMe the next request waits until all that was stored is written. With
 hints, each of its ops says when the session's next request comes (expected_back_s): exactly, off by a factor of e (a
 normal deviate of 1), or in four classes (10 s, 1 min, 10 min, never). Other hints are "ended", of a session behind its
 last request, and with it "retain", a priority of 50 where a session is back within 120 s, or "lower", one of -50 where
@@ -35,7 +34,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "client" / "python"), str(TREE / "client" / "examples")]
 NEVER = 2 ** 32 - 1
-CLEAN, DATA = 2, 65536  # segments; bytes in front of them
+DATA = 65536  # bytes in front of the segments
 
 WARP = r"""
 #define _GNU_SOURCE
@@ -107,7 +106,18 @@ def hint_of(request, how, chance):
     return {"expected_back_s": max(1, min(NEVER - 1, round(seconds)))}
 
 
-def replay(build, requests, different, share, nvme, segment_blocks, pause_us, how, more_ns):
+def wait_written(daemon):
+    """Until no block waits for NVMe, or is on its way there: then it is leased. daemon.stats() has a timeout, whose
+    sleep ends by the clock."""
+    while True:
+        stats = json.loads(subprocess.check_output([daemon.build / "kvtierctl", "--socket", daemon.socket, "stats",
+                                                    "--json"]))
+        if stats["tiers"]["nvme"]["queued_blocks"] == 0 and stats["leases"] == 0:
+            return
+        select.select([], [], [], .005)  # time.sleep() ends by the clock, too
+
+
+def replay(build, requests, different, share, nvme, segment_blocks, work, how, more_ns):
     import kvtier
     from llama_demo import Daemon
 
@@ -115,10 +125,10 @@ def replay(build, requests, different, share, nvme, segment_blocks, pause_us, ho
     room = round(different * share / 32) * 32  # whole slabs
     full = round(different * nvme / segment_blocks)
     slot = 8192 if segment_blocks >= 8 else 32768  # a segment has at least 64 KiB
-    segment = segment_blocks * slot + 3 * 4096  # with its header and footer
+    segment = segment_blocks * slot + (1 + -(-(segment_blocks + 1) * 128 // 4096)) * 4096  # its header and footer, too
     settings = f"[host]\nbytes = {room * slot}\nslab_bytes = 256K\nhuge_pages = no\n" \
         f"[index]\nmax_blocks = {2 * different}\n[nvme]\nsegment_bytes = {segment}\nstall_us = 600s\n" \
-        f"bytes = {DATA + (full + CLEAN) * segment if full else 0}\n"
+        f"bytes = {DATA + full * segment if full else 0}\n"
     # one layer of 8 heads of 16 FP16 values: a page and the header of its image, a page of memory, fill a slot
     row = 8 * 16 * 2
     page = slot - 4096
@@ -128,9 +138,9 @@ def replay(build, requests, different, share, nvme, segment_blocks, pause_us, ho
                 for i, kind in enumerate((kvtier.Kind.K, kvtier.Kind.V))]
     longest = max(len(request.ids) for request in requests)
     asked = promised = hits = 0
-    with tempfile.TemporaryDirectory(prefix="kvtier-replay-") as work, \
+    with tempfile.TemporaryDirectory(prefix="kvtier-replay-", dir=work) as place, \
             kvtier.SharedMemory(longest * page) as memory:
-        daemon = Daemon(build, Path(work), settings)
+        daemon = Daemon(build, Path(place), settings)
         try:
             with kvtier.Client(daemon.socket, name="replay", timeout_ms=60000) as client, \
                     client.open_space(geometry, [memory.region()], segments) as space:
@@ -149,8 +159,8 @@ def replay(build, requests, different, share, nvme, segment_blocks, pause_us, ho
                         hits += loaded
                     if loaded < n:
                         client.wait(space.store(keys[loaded:], range(loaded, n), **hint))
-                        # time.sleep() ends by the clock
-                        select.select([], [], [], pause_us * 1e-6 * (n - loaded) if full else 0)
+                    if full:
+                        wait_written(daemon)
                     if how in ("ended", "retain", "lower") and request.next_ms is None:
                         client.wait(space.hint("ended", session=request.session + 1))
                     if number % 500 == 0:
@@ -176,7 +186,7 @@ def all_replays(given):
                 (Path(work) / "more_ns").write_bytes(bytes(4096))
                 subprocess.run([sys.executable, __file__, str(given.build), str(given.trace), "--room", share,
                                 "--nvme", given.nvme, "--segment-blocks", str(given.segment_blocks),
-                                "--pause", str(given.pause), "--hints", how], env=environment, check=True)
+                                "--work", given.work, "--hints", how], env=environment, check=True)
     return 0
 
 
@@ -187,7 +197,7 @@ def main():
     parser.add_argument("--room", default="0.03")
     parser.add_argument("--nvme", default="0")
     parser.add_argument("--segment-blocks", type=int, default=64)
-    parser.add_argument("--pause", type=int, default=60)
+    parser.add_argument("--work", default="/dev/shm")
     parser.add_argument("--hints", default="none,exact,off,classes")
     given = parser.parse_args()
     if "KVTIER_WARP" not in os.environ:
@@ -197,7 +207,7 @@ def main():
     requests = read(given.trace)
     different = len({i for request in requests for i in request.ids})
     replay(given.build.resolve(), requests, different, float(given.room), float(given.nvme),
-           given.segment_blocks, given.pause, given.hints, more_ns)
+           given.segment_blocks, given.work, given.hints, more_ns)
     return 0
 
 
