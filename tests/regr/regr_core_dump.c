@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* make: lane=wait seconds=25 */
+/* make: lane=wait seconds=25 no=thread (most of the memory that it reads is the sanitizer's) */
 /* make: wrap=clock_gettime,epoll_wait needs=kvtierd_clock (the test holds the clock) */
 /* make: needs=kvtierd_starting */
 /*

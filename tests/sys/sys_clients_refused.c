@@ -153,6 +153,7 @@ TEST(too_many)
 
 	clock_pass_ms(300); /* the connection by which the daemon's start was seen ends */
 	daemon_stat_becomes(&d, "clients", 0, PATIENT_MS);
+	(void)told("status"); /* by now the daemon has seen that it ended */
 	for (int i = 0; i < 2; i++)
 		raw_open(&r[i], d.socket);
 	raw_dial(&more, d.socket);
