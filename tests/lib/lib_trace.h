@@ -28,6 +28,6 @@ double trace_lru(const struct requests *t, uint32_t room);
 void trace_add(struct requests *t, const uint32_t *ids, size_t n);
 
 /* A sample of the trace's keys (policy/reuse.h) says hit rates for half, the same, twice and four
- * times this room. With each of 20 seeds (4 under AddressSanitizer) they are those of trace_lru()
- * within two percentage points. */
+ * times this room. With each of 20 seeds they are those of trace_lru() within two percentage
+ * points. */
 void trace_assert_sampled(const struct requests *t, uint32_t room);
